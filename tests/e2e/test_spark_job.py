@@ -34,7 +34,7 @@ from tests.support.spark_repair import (
     repair,
 )
 from tests.support.spark_service import QUIET, SLOW_S, STAMP_MS, Job, Service
-from tests.support.tables import Reader
+from tests.support.tables import Reader, spark_table
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -42,86 +42,35 @@ pytestmark = pytest.mark.timeout(600)
 ORDERS = FIRST
 IN_TRANSACTION = 20
 
-TABLES = """
-[[spark.tables]]
-name = "orders"
-path = "data/orders"
-schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
-
-[[spark.tables]]
-name = "revenue"
-path = "data/revenue"
-schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
-transform = "transforms:revenue"
-mode = "complete"
-
-[[spark.tables]]
-name = "latest"
-path = "data/latest"
-schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
-transform = "transforms:revenue"
-mode = "update"
-merge_on = ["customer", "minute"]
-
-[[spark.tables]]
-name = "refunds"
-path = "data/refunds"
-select = "refunds"
-format = "parquet"
-replays = true
-
-[[spark.tables]]
-name = "last"
-path = "data/last"
-schema = "order_id BIGINT, customer STRING"
-mode = "update"
-merge_on = ["customer"]
-
-[[spark.tables]]
-name = "lake"
-path = "data/lake"
-format = "iceberg"
-schema = "order_id BIGINT, customer STRING, total DOUBLE"
-
-[[spark.tables]]
-name = "ice"
-path = "data/ice"
-format = "iceberg"
-schema = "order_id BIGINT, customer STRING, total DOUBLE, at STRUCT<city: STRING>"
-partition_by = ["customer"]
-dedupe = true
-
-[[spark.tables]]
-name = "sides"
-path = "data/sides"
-schema = "order_id BIGINT, total DOUBLE"
-transform = "transforms:sides"
-dedupe = true
-"""
-PLAIN = """
-[[spark.tables]]
-name = "orders"
-path = "data/orders"
-schema = "order_id BIGINT"
-"""
-MISTAKEN = """
-[[spark.tables]]
-name = "a"
-path = "data/a"
-schema = "order_id BIGINT customer"
-[[spark.tables]]
-name = "b"
-path = "data/b"
-transform = "transforms:broken"
-[[spark.tables]]
-name = "c"
-path = "data/c"
-transform = "transforms:nothing"
-[[spark.tables]]
-name = "d"
-path = "data/d"
-transform = "no_such_module:f"
-"""
+ORDER = "order_id BIGINT, customer STRING, total DOUBLE"
+WITH_PLACE = f"{ORDER}, at STRUCT<city: STRING>"
+REVENUE = {"schema": WITH_PLACE, "transform": "transforms:revenue"}
+TABLES = (
+    spark_table("orders", schema=WITH_PLACE)
+    + spark_table("revenue", **REVENUE, mode="complete")
+    + spark_table("latest", **REVENUE, mode="update", merge_on=["customer", "minute"])
+    + spark_table("refunds", select="refunds", format="parquet", replays=True)
+    + spark_table(
+        "last", schema="order_id BIGINT, customer STRING", mode="update", merge_on=["customer"]
+    )
+    + spark_table("lake", format="iceberg", schema=ORDER)
+    + spark_table(
+        "ice", format="iceberg", schema=WITH_PLACE, partition_by=["customer"], dedupe=True
+    )
+    + spark_table(
+        "sides",
+        schema="order_id BIGINT, total DOUBLE",
+        transform="transforms:sides",
+        dedupe=True,
+    )
+)
+PLAIN = spark_table("orders", schema="order_id BIGINT")
+MISTAKEN = (
+    spark_table("a", schema="order_id BIGINT customer")
+    + spark_table("b", transform="transforms:broken")
+    + spark_table("c", transform="transforms:nothing")
+    + spark_table("d", transform="no_such_module:f")
+)
 
 Build = Callable[[str, str], Service]
 

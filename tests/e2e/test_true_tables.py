@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from tests.support import awkward
 from tests.support.spark_service import SLOW_S, STAMP_MS, Service
-from tests.support.tables import Reader, Rows
+from tests.support.tables import Reader, Rows, spark_table
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -27,71 +27,20 @@ CHANGES, KEYS = 50_000, 1_000
 COUNTED = 3_000
 BROKEN = "broken"
 BYTES = [b"\xff\xfe\x00", b'{"s": "\xe4"}', b"\xed\xa0\x80", b"plain", b""]
-SCHEMA = " ".join(awkward.SCHEMA.split())
-COMPLETE = " ".join(awkward.COMPLETE.split())
-TABLES = f"""
-[[spark.tables]]
-name = "awkward"
-path = "data/awkward"
-schema = "{SCHEMA}"
-
-[[spark.tables]]
-name = "complete"
-path = "data/complete"
-select = "complete"
-schema = "{COMPLETE}"
-
-[[spark.tables]]
-name = "last"
-path = "data/last"
-select = "changes"
-schema = "id INT, value INT"
-mode = "update"
-merge_on = ["id"]
-
-[[spark.tables]]
-name = "sums"
-path = "data/sums"
-select = "counted"
-schema = "group INT, amount BIGINT"
-transform = "sums:sums"
-mode = "complete"
-dedupe = true
-
-[[spark.tables]]
-name = "running"
-path = "data/running"
-select = "counted"
-schema = "group INT, amount BIGINT"
-transform = "sums:sums"
-mode = "update"
-merge_on = ["group"]
-dedupe = true
-
-[[spark.tables]]
-name = "again"
-path = "data/again"
-select = "counted"
-schema = "group INT, amount BIGINT"
-transform = "sums:sums"
-mode = "complete"
-
-[[spark.tables]]
-name = "broken"
-path = "data/broken"
-transform = "transforms:broken"
-
-[[spark.tables]]
-name = "texts"
-path = "data/texts"
-select = "bytes"
-
-[[spark.tables]]
-name = "records"
-path = "data/records"
-select = "bytes"
-transform = "sums:records"
-"""
+COUNTED_ROWS = {"select": "counted", "schema": "group INT, amount BIGINT", "transform": "sums:sums"}
+TABLES = (
+    spark_table("awkward", schema=" ".join(awkward.SCHEMA.split()))
+    + spark_table("complete", select="complete", schema=" ".join(awkward.COMPLETE.split()))
+    + spark_table(
+        "last", select="changes", schema="id INT, value INT", mode="update", merge_on=["id"]
+    )
+    + spark_table("sums", **COUNTED_ROWS, mode="complete", dedupe=True)
+    + spark_table("running", **COUNTED_ROWS, mode="update", merge_on=["group"], dedupe=True)
+    + spark_table("again", **COUNTED_ROWS, mode="complete")
+    + spark_table("broken", transform="transforms:broken")
+    + spark_table("texts", select="bytes")
+    + spark_table("records", select="bytes", transform="sums:records")
+)
 TRANSFORMS = """
 from pyspark.sql import functions as f
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from kworker.jars import cache_folder
 from tests.support.spark_service import SLOW_S, STAMP_MS, Service
+from tests.support.tables import spark_table
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)
@@ -21,46 +22,16 @@ pytestmark = pytest.mark.timeout(400)
 RESULTS = 400
 BAD = {17, 250}
 """A Python function raises for the first, Spark for the other."""
-TABLES = """
-[[spark.tables]]
-name = "good"
-path = "data/good"
-
-[[spark.tables]]
-name = "rows"
-path = "data/rows"
-schema = "id INT, divisor INT"
-transform = "failing:checked"
-
-[[spark.tables]]
-name = "once"
-path = "data/once"
-schema = "id INT, divisor INT"
-transform = "failing:checked"
-dedupe = true
-
-[[spark.tables]]
-name = "sums"
-path = "data/sums"
-schema = "id INT, divisor INT"
-transform = "failing:sums"
-mode = "complete"
-
-[[spark.tables]]
-name = "never"
-path = "data/never"
-schema = "id INT, divisor INT"
-transform = "failing:never"
-
-[[spark.tables]]
-name = "forbidden"
-path = "/sys/kworker/forbidden"
-
-[[spark.tables]]
-name = "unknown"
-path = "data/unknown"
-format = "iceberg"
-"""
+SCHEMA = "id INT, divisor INT"
+TABLES = (
+    spark_table("good")
+    + spark_table("rows", schema=SCHEMA, transform="failing:checked")
+    + spark_table("once", schema=SCHEMA, transform="failing:checked", dedupe=True)
+    + spark_table("sums", schema=SCHEMA, transform="failing:sums", mode="complete")
+    + spark_table("never", schema=SCHEMA, transform="failing:never")
+    + spark_table("forbidden", path="/sys/kworker/forbidden")
+    + spark_table("unknown", format="iceberg")
+)
 TRANSFORMS = """
 from pyspark.sql import functions as f
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.spark_service import Service
-from tests.support.tables import Reader
+from tests.support.tables import Reader, spark_table
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -20,11 +20,7 @@ def test_files_of_a_table_are_never_written_again(
 
     One table, so that the first tasks of each JVM are those of its first batch.
     """
-    made = Service(
-        tmp_path,
-        bootstrap,
-        f'[[spark.tables]]\nname = "t"\npath = "data/t"\nformat = "{name}"\n',
-    )
+    made = Service(tmp_path, bootstrap, spark_table("t", format=name))
     try:
         made.create_topic()
         made.send_orders(0, ORDERS)

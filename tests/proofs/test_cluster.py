@@ -11,19 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.spark_service import SLOW_S, Service
+from tests.support.tables import spark_table
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)
 
 RESULTS = 400
-TABLES = """
-"spark.executor.memory" = "512m"
-"spark.cores.max" = "1"
-
-[[spark.tables]]
-name = "orders"
-path = "data/orders"
-"""
+CONF = '"spark.executor.memory" = "512m"\n"spark.cores.max" = "1"\n'
 
 
 @contextmanager
@@ -44,7 +38,7 @@ def running(folder: Path, name: str, *arguments: str) -> Iterator[None]:
 def test_batches_wait_for_executors_and_say_so(
     tmp_path: Path, bootstrap: str, free_port: Callable[[], int]
 ) -> None:
-    service = Service(tmp_path, bootstrap, TABLES)
+    service = Service(tmp_path, bootstrap, CONF + spark_table("orders"))
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
     text = service.file.read_text()

@@ -11,19 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.spark_service import PARTITIONS, QUIET, Service
-from tests.support.tables import Reader
+from tests.support.tables import Reader, spark_table
 
 pytestmark = pytest.mark.timeout(600)
 
 FIRST, SECOND, THIRD = 40, 20, 100
 SMALL = 10
 CHECKPOINTS = "viewfs://kworker/c"
-TABLES = """
-[[spark.tables]]
-name = "orders"
-path = "data/orders"
-schema = "order_id BIGINT"
-"""
 
 Ran = subprocess.CompletedProcess[str]
 
@@ -43,7 +37,8 @@ class Story(NamedTuple):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterator[Service]:
-    service = Service(tmp_path_factory.mktemp("distant"), bootstrap, TABLES)
+    table = spark_table("orders", schema="order_id BIGINT")
+    service = Service(tmp_path_factory.mktemp("distant"), bootstrap, table)
     folder = service.checkpoint("orders").parent
     mount = '"spark.hadoop.fs.viewfs.mounttable.kworker.link./c"'
     text = service.file.read_text()

@@ -8,12 +8,10 @@ import pytest
 
 from kworker.jars import cache_folder
 from tests.support.spark_service import Job, Service
-from tests.support.tables import Reader
+from tests.support.tables import Reader, spark_table
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
-
-TABLE = '[[spark.tables]]\nname = "t"\npath = "data/t"\nformat = "delta"\n'
 
 
 def test_later_runs_read_the_spark_classes_kept_by_the_second(
@@ -24,7 +22,7 @@ def test_later_runs_read_the_spark_classes_kept_by_the_second(
     for each in cache_folder().iterdir():
         if each.name != "classes":
             (cache / each.name).symlink_to(each)
-    made = Service(tmp_path, bootstrap, TABLE)
+    made = Service(tmp_path, bootstrap, spark_table("t", format="delta"))
     sent = 0
 
     def run() -> Job:

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from tests.support.spark_service import SLOW_S, STAMP_MS, Service
+from tests.support.tables import spark_table
 from tests.support.waiting import eventually
 
 RESULTS, RESULT_BYTES = 6_000, 25_000
@@ -17,26 +18,6 @@ MANY = int(os.environ.get("PROOF_LARGE_RESULTS", "16000"))  # 80,000 are 2 GB
 RUNS_MOST = 4
 pytestmark = pytest.mark.timeout(600 + MANY // 50)
 NAMES = ("appended", "once", "latest")
-TABLES = """
-[[spark.tables]]
-name = "appended"
-path = "data/appended"
-{more}
-
-[[spark.tables]]
-name = "once"
-path = "data/once"
-dedupe = true
-{more}
-
-[[spark.tables]]
-name = "latest"
-path = "data/latest"
-schema = "id INT, text STRING"
-mode = "update"
-merge_on = ["id"]
-{more}
-"""
 # Spark wants 450 MB at least, unless it is told that this is a test.
 LITTLE = """
 "spark.driver.memory" = "256m"
@@ -47,14 +28,22 @@ LITTLE = """
 @pytest.fixture
 def little(tmp_path: Path, bootstrap: str) -> Iterator[Service]:
     """Memory, and batches without a bound."""
-    tables = LITTLE + TABLES.format(more='batch_bytes = "8GiB"')
-    yield from _filled(tmp_path, bootstrap, tables, RESULTS)
+    yield from _filled(tmp_path, bootstrap, LITTLE + _tables(batch_bytes="8GiB"), RESULTS)
 
 
 @pytest.fixture
 def usual(tmp_path: Path, bootstrap: str) -> Iterator[Service]:
     """Memory and bounds."""
-    yield from _filled(tmp_path, bootstrap, TABLES.format(more=""), MANY)
+    yield from _filled(tmp_path, bootstrap, _tables(), MANY)
+
+
+def _tables(**more: str) -> str:
+    merged = {"schema": "id INT, text STRING", "mode": "update"}
+    return (
+        spark_table("appended", **more)
+        + spark_table("once", dedupe=True, **more)
+        + spark_table("latest", merge_on=["id"], **merged, **more)
+    )
 
 
 def _filled(folder: Path, bootstrap: str, tables: str, results: int) -> Iterator[Service]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import TopicPartition
 
 from tests.support.spark_service import QUIET, SLOW_S, STAMP_MS, Job, Service
-from tests.support.tables import Reader, Rows
+from tests.support.tables import Reader, Rows, spark_table
 from tests.support.waiting import eventually
 
 FIRST, MORE = 120, 30
@@ -134,8 +134,8 @@ def _of_old_refunds(made: Service) -> Path:
     """A configuration with that table only."""
     path = made.folder / "old.toml"
     head = made.file.read_text().partition("[[spark.tables]]")[0]
-    old = f'name = "refunds"\npath = "{made.folder}/data/refunds"\nformat = "parquet"\n'
-    path.write_text(f"{head}[[spark.tables]]\n{old}")
+    old = spark_table("refunds", path=f"{made.folder}/data/refunds", format="parquet")
+    path.write_text(head + old)
     return path
 
 

@@ -30,6 +30,13 @@ format = "iceberg"
 Rows = list[dict[str, Any]]
 
 
+def spark_table(name: str, **keys: str | bool | list[str]) -> str:
+    """A table of `[spark]` in TOML; its path is `data/<name>`, unless the keys have another."""
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    path = "" if "path" in keys else f'path = "data/{name}"\n'
+    return f'[[spark.tables]]\nname = "{name}"\n{path}{"".join(lines)}'
+
+
 class Reader:
     """`tests.support.read_tables` as a process of its own, apart from the jobs that write.
 
