@@ -1,5 +1,6 @@
-"""Bad input to the verbs that run a service: a clear line, the next step, the right exit code."""
+"""Bad input to verbs, and brokers that are not there: one clear line, the right exit code."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ Port = Callable[[], int]
 Done = subprocess.CompletedProcess[str]
 
 USAGE, NOT_RUNNING, UNREACHABLE, ALREADY_RUNNING, CONFIG = 2, 3, 69, 73, 78
+# For how many seconds a verb waits for brokers.
+PATIENCE_S = {"check --online": 5, "topics show": 15, "replay --all": 15, "dead list": 20}
 
 
 def told(done: Done) -> list[str]:
@@ -71,6 +74,23 @@ def daemon(
         start = meanwhile(service.command, "start", "--daemon", "--timeout", "3s")
         yield Daemon(service, start)
         start.result()  # else it could start what is just being ended
+
+
+class Unanswered(NamedTuple):
+    """Brokers that are not there, and what verbs are to say of them."""
+
+    servers: str
+    begun: "dict[str, Future[Done]]"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unanswered(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Port, meanwhile: Meanwhile
+) -> Unanswered:
+    folder, servers = tmp_path_factory.mktemp("unanswered") / "service", f"127.0.0.1:{free_port()}"
+    never = Service(folder, servers, ["orders"])
+    begun = {verb: meanwhile(never.command, *verb.split()) for verb in PATIENCE_S}
+    return Unanswered(servers, begun)
 
 
 def test_mistakes_in_the_file_are_all_told_and_nothing_starts(tmp_path: Path) -> None:
@@ -159,6 +179,20 @@ def test_a_start_waits_for_an_unreachable_broker_until_stopped(
     assert waiting.stop() == 0
     assert "Traceback" not in waiting.said()
     waiting.is_gone()
+
+
+@pytest.mark.parametrize("verb", PATIENCE_S)
+def test_a_verb_without_brokers_is_69_and_one_line(unanswered: Unanswered, verb: str) -> None:
+    """With the reason, and without librdkafka's own log. Waiting may help, unlike with the file."""
+    done = unanswered.begun[verb].result()
+    assert done.returncode == UNREACHABLE
+    reason = f"no broker of {unanswered.servers} answers within {PATIENCE_S[verb]} s"
+    reason += r" \(.*Connection refused\)"
+    if verb == "check --online":  # where it is a line of a report
+        assert re.search(reason, done.stdout)
+        assert done.stderr == ""
+    else:
+        assert re.fullmatch(f"kworker: {reason}\n", done.stderr)
 
 
 def test_a_daemon_not_ready_in_time_exits_69_and_goes_on_waiting(daemon: Daemon) -> None:

@@ -5,10 +5,9 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -26,7 +25,7 @@ from kworker.preflight.positions import ensure_start_offsets
 from kworker.preflight.preflight import before_start
 from kworker.preflight.redis import check_redis
 from kworker.preflight.spark import check_spark
-from tests.e2e.conftest import Kworker, Meanwhile
+from tests.e2e.conftest import Kworker
 from tests.support.kafka import commit, delete_topic, led
 from tests.support.redis import own_redis
 from tests.support.waiting import eventually
@@ -34,26 +33,6 @@ from tests.support.waiting import eventually
 Configured = Callable[..., Path]
 
 HANDLER = "def handle(message):\n    return None\n"
-
-
-class Unreachable(NamedTuple):
-    """Brokers that are not there, and what `check --online` is to say of them."""
-
-    servers: str
-    checked: "Future[subprocess.CompletedProcess[str]]"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unreachable(
-    tmp_path_factory: pytest.TempPathFactory,
-    kworker: Kworker,
-    meanwhile: Meanwhile,
-    free_port: Callable[[], int],
-) -> Unreachable:
-    """Asked before the first test: the answer takes seconds."""
-    servers = f"127.0.0.1:{free_port()}"
-    file = written(tmp_path_factory.mktemp("unreachable"), servers=servers)
-    return Unreachable(servers, meanwhile(kworker, "check", "--online", "--config", file))
 
 
 @pytest.fixture(scope="module")
@@ -239,15 +218,6 @@ def test_the_properties_of_a_transactional_producer_are_tried(
     done = kworker("check", "--config", file)
     assert done.returncode == 78
     assert "    kafka.producer.acks: " in done.stdout
-
-
-def test_an_unreachable_broker_is_exit_69(unreachable: Unreachable) -> None:
-    """Waiting may help, unlike with the file."""
-    done = unreachable.checked.result()
-    assert done.returncode == 69
-    assert f"no broker of {unreachable.servers} answers within 5 s" in done.stdout
-    assert "Connection refused" in done.stdout
-    assert done.stderr == ""
 
 
 def test_missing_topics_are_told_with_the_command_to_type(

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from kworker.core.headers import Envelope
 from kworker.core.outcome import Output
 from kworker.dead_letters.dead_letter import DeadLetterIdentity
 from kworker.dead_letters.resolutions import Resolution, resolution_record
-from tests.e2e.conftest import Kworker, Meanwhile
-from tests.e2e.test_topics import written
 from tests.support.dead import NOW, DeadWriter
 from tests.support.kafka import delete_topic, messages
 from tests.support.service import COMMAND, ROOT, Service
@@ -123,19 +120,6 @@ def desk(
     service = Service(tmp_path / "service", bootstrap, [source])
     service.create_topics()
     return Desk(service, DeadWriter(bootstrap, f"{service.name}.dead"), capsys)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unreachable(
-    tmp_path_factory: pytest.TempPathFactory,
-    kworker: Kworker,
-    meanwhile: Meanwhile,
-    free_port: Callable[[], int],
-) -> "Future[subprocess.CompletedProcess[str]]":
-    """`dead list` of brokers that are not there; asked first, for the answer takes its time."""
-    servers = f"127.0.0.1:{free_port()}"
-    file = written(tmp_path_factory.mktemp("unreachable"), ["a"], servers)
-    return meanwhile(kworker, "dead", "list", "--config", file)
 
 
 @pytest.fixture
@@ -639,12 +623,3 @@ def test_a_position_outside_of_the_topic_is_told(desk: Desk) -> None:
     assert desk.code == 2
     assert desk.errors == f"kworker: {desk.dead} has no record 0:7: its partition 0 holds 0 to 0\n"
     assert desk.requeued() == []
-
-
-def test_unreachable_brokers_are_one_line(
-    unreachable: "Future[subprocess.CompletedProcess[str]]",
-) -> None:
-    """With the exit code of what waits for others."""
-    failed = unreachable.result()
-    assert failed.returncode == 69
-    assert len(failed.stderr.splitlines()) == 1

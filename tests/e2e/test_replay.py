@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.e2e.conftest import Meanwhile
 from tests.support import kafka, recorded
 from tests.support.kafka import Read
 from tests.support.ledgers import Invocation, invocations
@@ -66,16 +64,6 @@ def write(bootstrap: str, source: str, *minutes: int, partition: int = 0) -> Non
         stamp, value = BEGIN_MS + minute * MINUTE_MS, f"{partition}-{minute}"
         producer.produce(source, value, f"key-{minute % 7}", partition, timestamp=stamp)
     assert producer.flush(30) == 0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unanswered(
-    tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], meanwhile: Meanwhile
-) -> "Future[Ran]":
-    """A replay without brokers, begun before the first test: it takes a quarter of a minute."""
-    folder = tmp_path_factory.mktemp("unanswered") / "service"
-    never = Service(folder, f"127.0.0.1:{free_port()}", ["past"])
-    return meanwhile(never.command, "replay", "--all")
 
 
 @pytest.fixture
@@ -376,13 +364,6 @@ def test_an_invalid_range_is_refused_in_one_line(
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert words in line
-
-
-def test_unreachable_brokers_are_told(unanswered: "Future[Ran]") -> None:
-    done = unanswered.result()
-    assert done.returncode == 69
-    [line] = done.stderr.splitlines()
-    assert "no broker of" in line
 
 
 def test_a_handler_that_cannot_be_imported_is_told(live: Service) -> None:

@@ -1,39 +1,16 @@
 """`kworker topics` on a real broker."""
 
 import json
-import subprocess
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.e2e.conftest import Kworker, Meanwhile
+from tests.e2e.conftest import Kworker
 
 Configured = Callable[..., Path]
-
-
-class Unreachable(NamedTuple):
-    """Brokers that are not there, and what `topics show` is to say of them."""
-
-    servers: str
-    shown: "Future[subprocess.CompletedProcess[str]]"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unreachable(
-    tmp_path_factory: pytest.TempPathFactory,
-    kworker: Kworker,
-    meanwhile: Meanwhile,
-    free_port: Callable[[], int],
-) -> Unreachable:
-    """Asked before the first test: the answer takes a quarter of a minute."""
-    servers = f"127.0.0.1:{free_port()}"
-    file = written(tmp_path_factory.mktemp("unreachable"), ["a"], servers)
-    return Unreachable(servers, meanwhile(kworker, "topics", "show", "--config", file))
 
 
 @pytest.fixture
@@ -126,12 +103,3 @@ def test_a_broker_refusal_of_a_topic_is_told(kworker: Kworker, configured: Confi
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"kworker: {source}: ")
     assert "Traceback" not in failed.stderr
-
-
-def test_unreachable_brokers_are_one_line(unreachable: Unreachable) -> None:
-    """With the reason, and without librdkafka's own log."""
-    failed = unreachable.shown.result()
-    assert failed.returncode == 69
-    [line] = failed.stderr.splitlines()
-    assert line.startswith(f"kworker: no broker of {unreachable.servers} answers within ")
-    assert line.endswith("Connection refused)")
