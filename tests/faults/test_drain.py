@@ -7,27 +7,14 @@ from pathlib import Path
 from tests.support.evidence import gather
 from tests.support.kafka import New, Writer, numbered
 from tests.support.ledgers import Fault, invocations, now_ns
-from tests.support.service import ECHO, Service, lasting, service
+from tests.support.service import ECHO, Service, lasting, service, sticking
 from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
 
 EXIT_DRAIN_TIMED_OUT = 75
 SECOND = lasting(1)
-# Record 0 is as slow as its file says.
-STUCK = """
-import time
-from pathlib import Path
-from tests.support.recorded import recorded
-
-STUCK = Path(__file__).with_name("stuck")
-
-@recorded
-def handle(message):
-    while message.text() == "0" and STUCK.exists():
-        time.sleep(0.05)
-    return message.value
-"""
+STUCK = sticking("0")  # of numbered records only the first
 
 
 def test_64_busy_handlers_drain_without_loss_or_repeat(
@@ -73,7 +60,6 @@ def test_a_drain_leaves_a_long_handlers_record_to_come_again(
     with service(
         tmp_path / "service", bootstrap, [source], handlers=STUCK, settings=settings
     ) as left:
-        (left.folder / "stuck").touch()
         left.serve()
         writer.write(source, numbered(200, keys=200))
         left.handled(399)  # all to their end, but for record 0
@@ -82,7 +68,7 @@ def test_a_drain_leaves_a_long_handlers_record_to_come_again(
         assert left.stop() == EXIT_DRAIN_TIMED_OUT
         left.is_gone()
         left.faults.add(Fault("drain timed out", pid, 0, (), began, now_ns(), in_hand=1))
-        (left.folder / "stuck").unlink()
+        (left.folder / "released").touch()
         left.serve()
         left.caught_up()
         assert left.stop() == 0
@@ -105,7 +91,6 @@ def test_a_second_sigterm_is_ignored_and_a_second_sigint_ends(
     with service(
         tmp_path / "service", bootstrap, [source], handlers=STUCK, settings=settings
     ) as asked:
-        (asked.folder / "stuck").touch()
         asked.serve()
         Writer(bootstrap, tmp_path / "produced").write(source, [New("0", b"0")])
         asked.handled(1)

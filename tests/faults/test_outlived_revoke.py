@@ -7,25 +7,10 @@ from typing import Any
 from tests.support import kafka
 from tests.support.kafka import New, Writer
 from tests.support.ledgers import Position, invocations
-from tests.support.service import service
+from tests.support.service import service, sticking
 from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
-
-# "slow" ends when somebody lets it, in each service by itself.
-HELD = """
-import time
-from pathlib import Path
-from tests.support.recorded import recorded
-
-RELEASED = Path(__file__).with_name("released")
-
-@recorded
-def handle(message):
-    while message.text() == "slow" and not RELEASED.exists():
-        time.sleep(0.02)
-    return message.value
-"""
 
 
 def test_a_run_that_outlives_its_revoke_publishes_nothing(
@@ -34,7 +19,7 @@ def test_a_run_that_outlives_its_revoke_publishes_nothing(
     """The new owner runs the record itself; a commit by the old one would skip it in a crash."""
     source = topic("proof", partitions=2)
     options: dict[str, Any] = {
-        "handlers": HELD,
+        "handlers": sticking("slow"),
         "settings": {
             "workers": {"processes": 1, "threads": 4, "revoke_timeout": "1s"},
             "delivery": {"results": results},

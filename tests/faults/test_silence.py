@@ -26,16 +26,6 @@ GROUPS = (
 )
 RED_S = 30
 GIVEN_UP_MS = 4000
-# Records are taken for as long as the test lets them.
-SLOW = """
-import time
-from tests.support.recorded import recorded
-
-@recorded
-def handle(message):
-    time.sleep(0.01)
-    return message.value
-"""
 
 
 def test_a_silent_coordinator_is_red_and_its_lag_unknown(tmp_path: Path, proxied: Proxied) -> None:

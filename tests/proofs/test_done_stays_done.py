@@ -13,7 +13,7 @@ from tests.support import kafka
 from tests.support.evidence import Evidence, gather
 from tests.support.kafka import New, Writer, numbered
 from tests.support.ledgers import Invocation, invocations
-from tests.support.service import Service, service
+from tests.support.service import Service, service, sticking
 from tests.support.waiting import eventually
 
 Topic = Callable[..., str]
@@ -23,20 +23,7 @@ STUCK_S = float(os.environ.get("PROOF_STUCK_S", "0"))
 MANY, FEW = 50_000, 2_000
 THREADS = 8
 
-# What is stuck ends when somebody lets it.
-STICKING = """
-import time
-from pathlib import Path
-from tests.support.recorded import recorded
-
-RELEASED = Path(__file__).with_name("released")
-
-@recorded
-def handle(message):
-    while message.text().startswith("stuck") and not RELEASED.exists():
-        time.sleep(0.02)
-    return message.value
-"""
+STICKING = sticking("stuck")
 AT_LEAST_ONCE: dict[str, Any] = {}
 EXACTLY_ONCE = {"guarantee": "exactly-once"}
 

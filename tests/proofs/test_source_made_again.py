@@ -10,7 +10,7 @@ import pytest
 from tests.support import kafka
 from tests.support.kafka import New, Writer, numbered
 from tests.support.ledgers import Position, Produced
-from tests.support.service import Service, service
+from tests.support.service import Service, service, sticking
 from tests.support.tables import Reader
 from tests.support.waiting import eventually
 
@@ -26,20 +26,6 @@ TABLES: list[dict[str, Any]] = [
     {"name": "delta", "path": "data/delta", "replays": True, **DEDUPED},
     {"name": "iceberg", "path": "data/iceberg", "format": "iceberg", **DEDUPED},
 ]
-# What is stuck ends when somebody lets it.
-STICKING = """
-import time
-from pathlib import Path
-from tests.support.recorded import recorded
-
-RELEASED = Path(__file__).with_name("released")
-
-@recorded
-def handle(message):
-    while message.text().startswith("stuck") and not RELEASED.exists():
-        time.sleep(0.02)
-    return message.value
-"""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +50,7 @@ def test_a_recreated_source_is_read_from_its_start(
     source = topic("proof", partitions=1)
     settings = one_worker(results, guarantee)
     writer = Writer(bootstrap, tmp_path / "produced")
-    options: dict[str, Any] = {"handlers": STICKING, "settings": settings}
+    options: dict[str, Any] = {"handlers": sticking("stuck"), "settings": settings}
     with service(tmp_path / "service", bootstrap, [source], **options) as reading:
         reading.serve()
         writer.write(source, [New("stuck", b"stuck", b"s")])

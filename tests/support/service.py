@@ -50,6 +50,23 @@ def handle(message):
 """
 
 
+def sticking(prefix: str) -> str:
+    """The same; a value that begins so is stuck until its folder has a file `released`."""
+    return f"""
+import time
+from pathlib import Path
+from tests.support.recorded import recorded
+
+RELEASED = Path(__file__).with_name("released")
+
+@recorded
+def handle(message):
+    while message.text().startswith({prefix!r}) and not RELEASED.exists():
+        time.sleep(0.02)
+    return message.value
+"""
+
+
 ECHO = lasting(0)
 # As a prelude: of another host are the lock that it takes, and the end of its client ids.
 OTHER_HOST = """
