@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.test_delay_process import PARTITIONS, Reader, Retries, settings
-from tests.support.service import service
+from tests.faults.test_delay_process import delaying
 from tests.support.waiting import repeated
 
 Topic = Callable[..., str]
@@ -18,10 +17,7 @@ def test_99_of_100_delayed_records_of_5_000_go_within_500_ms(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """What is due has waited for long enough."""
-    source = topic("orders", partitions=PARTITIONS)
-    with service(tmp_path / "service", bootstrap, [source], settings=settings()) as struck:
-        struck.serve()
-        reader, retries = Reader(struck), Retries(struck)
+    with delaying(tmp_path / "service", bootstrap, topic) as (_, reader, retries):
 
         def late_ms(_: int) -> int:
             """The 99th of 100, of a try."""
@@ -36,5 +32,3 @@ def test_99_of_100_delayed_records_of_5_000_go_within_500_ms(
             return round(statistics.quantiles(late, n=100)[98])
 
         repeated(late_ms, lambda late: late <= WITHIN_MS, tries=TRIES, what="in time")
-        reader.close()
-        assert struck.stop() == 0

@@ -4,7 +4,8 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,10 @@ Topic = Callable[..., str]
 DELAYS = {"1s": 1_000, "2s": 2_000, "4s": 4_000}
 PARTITIONS = 4
 KILLS = 6
-
-
-def settings(*delays: str) -> dict[str, dict[str, Any]]:
-    return {
-        "retry": {"delays": list(delays or DELAYS)},
-        "workers": {"processes": 1, "threads": 1},
-    }
+SETTINGS: dict[str, dict[str, Any]] = {
+    "retry": {"delays": list(DELAYS)},
+    "workers": {"processes": 1, "threads": 1},
+}
 
 
 def now_ms() -> int:
@@ -104,6 +102,21 @@ class Reader:
         self._consumer.close()
 
 
+@contextmanager
+def delaying(
+    folder: Path, bootstrap: str, topic: Topic, **more: dict[str, Any]
+) -> Iterator[tuple[Service, Reader, Retries]]:
+    """A service that runs, with a reader and a writer; it ends in order with the block."""
+    source = topic("orders", partitions=PARTITIONS)
+    with service(folder, bootstrap, [source], settings=SETTINGS | more) as struck:
+        struck.serve()
+        reader = Reader(struck)
+        yield struck, reader, Retries(struck)
+        reader.close()
+        assert struck.stop() == 0
+        struck.is_gone()
+
+
 def requeued(struck: Service) -> list[Read]:
     return read_all(struck.bootstrap, f"{struck.name}.requeue")
 
@@ -158,10 +171,7 @@ def test_5_000_delayed_records_survive_delay_process_kills(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """A duplicate here would fork the whole chain of attempts; a loss would be one for ever."""
-    source = topic("orders", partitions=PARTITIONS)
-    with service(tmp_path / "service", bootstrap, [source], settings=settings()) as struck:
-        struck.serve()
-        reader, retries = Reader(struck), Retries(struck)
+    with delaying(tmp_path / "service", bootstrap, topic) as (struck, reader, retries):
         for _ in range(KILLS):
             for delay in DELAYS:
                 retries.write(delay, 5_000 // KILLS // len(DELAYS) + 1)
@@ -171,23 +181,17 @@ def test_5_000_delayed_records_survive_delay_process_kills(
             reader.until(due // 2)
             kill_delay(struck)
         reader.until(len(retries.due_ms))
-        reader.close()
         waiting_is_over(struck)
         assert len(retries.due_ms) >= 5_000
         each_once_and_none_early(struck, retries)
         assert struck.status()["delay"]["restarts"] == KILLS
-        assert struck.stop() == 0
-        struck.is_gone()
 
 
 def test_a_retired_delay_is_emptied_after_a_restart(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """A delay that is not configured any more is read until it is empty."""
-    source = topic("orders", partitions=PARTITIONS)
-    with service(tmp_path / "service", bootstrap, [source], settings=settings()) as struck:
-        struck.serve()
-        reader, retries = Reader(struck), Retries(struck)
+    with delaying(tmp_path / "service", bootstrap, topic) as (struck, reader, retries):
         retries.write("4s", 400)
         retries.write("4s", 100, after_ms=6_000)
         retries.finish()
@@ -197,24 +201,18 @@ def test_a_retired_delay_is_emptied_after_a_restart(
         struck.config.write_text(config.replace(json.dumps(list(DELAYS)), '["1s"]'))
         struck.serve()
         reader.until(500)
-        reader.close()
         waiting_is_over(struck)
         each_once_and_none_early(struck, retries)
-        assert struck.stop() == 0
 
 
 def test_a_forged_delayed_record_dies_and_holds_back_no_other(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
-    source = topic("orders", partitions=PARTITIONS)
-    with service(tmp_path / "service", bootstrap, [source], settings=settings()) as struck:
-        struck.serve()
-        reader, retries = Reader(struck), Retries(struck)
+    with delaying(tmp_path / "service", bootstrap, topic) as (struck, reader, retries):
         retries.forge("1s", 0)
         retries.write("1s", 8)
         retries.finish()
         reader.until(8)
-        reader.close()
         each_once_and_none_early(struck, retries)
         [dead] = read_all(bootstrap, f"{struck.name}.dead")
         assert (dead.key, dead.value) == (b"k", b"\x00forged")
@@ -222,26 +220,22 @@ def test_a_forged_delayed_record_dies_and_holds_back_no_other(
         assert dead.headers["kworker-source"].startswith(f"{struck.name}.retry.1s/0/0/".encode())
         assert dead.headers["kworker-reason"] == b"undecodable"
         assert struck.state() == "running"
-        assert struck.stop() == 0
 
 
 def test_members_of_the_newer_protocol_forward_as_well(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
     """Their place in the group, which a transaction shows, is made differently."""
-    source = topic("orders", partitions=PARTITIONS)
-    newer = {**settings(), "kafka.consumer": {"group.protocol": "consumer"}}
-    newer["workers"]["membership"] = "dynamic"
-    with service(tmp_path / "service", bootstrap, [source], settings=newer) as struck:
-        struck.serve()
-        reader, retries = Reader(struck), Retries(struck)
+    newer: dict[str, dict[str, Any]] = {
+        "kafka.consumer": {"group.protocol": "consumer"},
+        "workers": {**SETTINGS["workers"], "membership": "dynamic"},
+    }
+    with delaying(tmp_path / "service", bootstrap, topic, **newer) as (struck, reader, retries):
         retries.write("1s", 200)
         retries.finish()
         reader.until(200)
-        reader.close()
         waiting_is_over(struck)
         each_once_and_none_early(struck, retries)
-        assert struck.stop() == 0
 
 
 def test_without_kafka_what_is_due_waits_and_goes_on_once(
@@ -250,7 +244,7 @@ def test_without_kafka_what_is_due_waits_and_goes_on_once(
     """The outage hits transactions under way, whose end nobody can tell."""
     sandbox = own_sandbox(redis=False)
     source = create_topic(sandbox.bootstrap, "orders", PARTITIONS)
-    with service(tmp_path / "service", sandbox.bootstrap, [source], settings=settings()) as struck:
+    with service(tmp_path / "service", sandbox.bootstrap, [source], settings=SETTINGS) as struck:
         struck.serve()
         retries = Retries(struck)
         for delay in ("4s", "2s", "1s"):
