@@ -4,16 +4,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support.bare_service import ROOT, Service
+from tests.support.bare_service import Service, python
 from tests.support.lines import whole_lines
 from tests.support.waiting import eventually
 
+MAIN = "from kworker.cli.main import main; main()"
 CONFIG = """
 name = "orders"
 handler = "handlers:notify"
@@ -26,17 +26,9 @@ topics = ["orders"]
 
 
 def kworker(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    main = "import sys; from kworker.cli.main import main; main()"
     (folder / "kworker.toml").write_text(CONFIG)
     (folder / "handlers.py").write_text("def notify(message): pass\n")
-    return subprocess.run(
-        [sys.executable, "-c", main, *arguments, "--config", str(folder / "kworker.toml")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return python("-c", MAIN, *arguments, "--config", folder / "kworker.toml")
 
 
 def test_status_and_scale_and_stop_read_well(service: Service):
@@ -140,14 +132,8 @@ def test_without_a_service_each_verb_exits_3_with_a_line(tmp_path: Path, verb: l
 
 
 def launched(service: Service, timeout_s: float) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.daemon_driver", str(service.folder), str(timeout_s)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = python("-m", "tests.support.daemon_driver", service.folder, timeout_s)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
@@ -180,16 +166,8 @@ def test_a_daemon_that_ends_early_reports_its_error_and_code(service: Service):
 
 def test_start_says_what_is_wrong_without_a_traceback(tmp_path: Path):
     """A handler that will not import: 78 and a line, and no loop."""
-    main = "from kworker.cli.main import main; main()"
     (tmp_path / "kworker.toml").write_text(CONFIG.replace("handlers:", "nope:"))
-    failed = subprocess.run(
-        [sys.executable, "-c", main, "start", "--config", str(tmp_path / "kworker.toml")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
+    failed = python("-c", MAIN, "start", "--config", tmp_path / "kworker.toml")
     assert failed.returncode == 78, failed.stderr
     assert "nope" in failed.stderr
     assert "Traceback" not in failed.stderr

@@ -1,12 +1,10 @@
 """A child that a handler forked and that comes back from it: a copy, which runs nothing more."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.bare_service import ROOT
+from tests.support.bare_service import python
 
 RECORDS = 12
 
@@ -15,14 +13,7 @@ RECORDS = 12
 def test_a_forked_child_ends_when_its_handler_returns(kind: str, tmp_path: Path) -> None:
     """It has no poll thread, its client is dead, and what it runs would be done twice."""
     file = tmp_path / "runs"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.forker", kind, str(file)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python("-m", "tests.support.forker", kind, file)
     assert done.returncode == 0, done.stderr
     [child] = done.stdout.split()
     lines = [line.split(maxsplit=1) for line in file.read_text().splitlines()]

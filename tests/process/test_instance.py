@@ -3,24 +3,16 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 
-from tests.support.bare_service import ROOT, Service
+from tests.support.bare_service import Service, python
 from tests.support.waiting import eventually
 
 
 def second(service: Service) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.support.supervisor_driver", str(service.folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    return python("-m", "tests.support.supervisor_driver", service.folder, timeout_s=20)
 
 
 def test_a_second_start_exits_73_and_names_the_first(service: Service):

@@ -16,6 +16,7 @@ import pytest
 
 from kworker import Message, Reject, Retry, Unavailable
 from kworker.core.message import Undecodable
+from tests.support.bare_service import python
 from tests.support.orders_example import FOLDER, imported
 
 ORDER = {"customer": "customer-001", "total": 12.5, "ordered_at": "2025-01-01T00:00:00Z"}
@@ -139,14 +140,7 @@ def test_an_address_without_a_listener_is_a_retriable_error() -> None:
 
 def _pages(module: str, document: str) -> subprocess.CompletedProcess[str]:
     code = f"import attachments; print(attachments.pages({document!r}))"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=FOLDER / module,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return python("-c", code, cwd=FOLDER / module)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,20 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = ("settings", "limits", "preflight", "behaviour")
 
 
+def python(
+    *arguments: object, cwd: Path = ROOT, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python …` to its end."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 class Service:
     """One folder, and the supervisors that run in it one after the other."""
 
