@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kworker.core.claim import Exchange
+from kworker.core.claim import ClaimDone, Exchange
 from kworker.core.event_id import id_of
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
@@ -150,7 +150,7 @@ def test_an_outage_over_leases_frees_no_claim_of_the_living(
 def test_the_next_worker_sends_the_outbox_of_an_outage(
     store: Store, member: Callable[..., Member], tmp_path: Path
 ) -> None:
-    """They lie in the folder meanwhile."""
+    """It lies in the folder meanwhile, and is sent before anything is asked for."""
     a = member("host/1")
     first = event(1)
     a.runs(first)
@@ -159,14 +159,14 @@ def test_the_next_worker_sends_the_outbox_of_an_outage(
         assert a.claimant.drain(time.monotonic() + DRAIN_S)
         assert len(list((tmp_path / "marks").iterdir())) == 1
     b = member("host/2")
-    again = event(1)
-    b.claimant.claim([again])
-    b.until(lambda: b.duplicates, "it is done")
+    again = [event(1), event(5)]
+    b.claimant.claim(again)
+    b.until(lambda: {*b.duplicates} == {*again}, "it is done")
     assert list((tmp_path / "marks").iterdir()) == []
 
 
 def test_an_outcome_is_handed_on(store: Store, member: Callable[..., Member]) -> None:
-    """From a handler that outlived its partition to the partition's next owner."""
+    """From a handler that outlived its partition to the next owner, who settles it."""
     a, b = member("host/1"), member("host/2")
     old, new = event(1), event(1)
     a.runs(old)
@@ -177,9 +177,15 @@ def test_an_outcome_is_handed_on(store: Store, member: Callable[..., Member]) ->
     a.until(lambda: not a.claimant.pending, "the outcome is on its way")
     b.until(lambda: b.ended, "it is handed on")
     assert isinstance(new.outcome, Results)
-    assert [(o.key, o.value, o.headers) for o in new.outcome] == [
-        (b"k", b"\xff\x00", [("h", None)])
+    assert [(o.topic, o.key, o.value, o.headers) for o in new.outcome] == [
+        ("results", b"k", b"\xff\x00", [("h", None)])
     ]
+    assert b.claimant.ready == 0
+    b.claimant.settled([new])
+    b.until(lambda: not b.claimant.pending, "the mark is on its way")
+    ask = Exchange(ids=["e"], sources=["orders/0/9"])
+    asker = store.claims("c")
+    eventually(lambda: asker.exchange(ask).refused == {0: ClaimDone()}, what="done")
 
 
 def test_events_in_opposite_order_do_not_deadlock_two_workers(

@@ -9,7 +9,7 @@ import pytest
 
 from kworker.clients.memory.redis import MemoryRedisSuspects
 from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, ClaimDone, Claimed, Exchange, KeptOutcome
-from kworker.core.outcome import NO_RESULTS, Failed, Output, Results
+from kworker.core.outcome import NO_RESULTS, Failed, Output
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
 from kworker.instance.crash_journal import CrashJournal, WatchedJournal, pack
@@ -111,31 +111,6 @@ def test_a_record_that_holds_its_event_runs_again_without_asking(
     assert worker.runs(record) == [record]
 
 
-def test_events_in_opposite_order_do_not_deadlock_two_workers(
-    bench: Bench, orders: Partition, others: Partition
-) -> None:
-    """One record of a lane is out at a time, so nobody holds what the other waits for."""
-    a, b = bench.worker("host/1"), bench.worker("host/2")
-    lanes = {
-        a: [event(orders, 0, "e"), event(orders, 1, "f")],
-        b: [event(others, 0, "f"), event(others, 1, "e")],
-    }
-    runs: list[str] = []
-    for _ in range(6):
-        for worker, lane in lanes.items():
-            if not lane:
-                continue
-            answers = worker.ask(lane[0])
-            for record in worker.claimant.take(9):
-                runs.append(str(record.claim))
-                worker.claimant.settled([record])
-                lane.remove(record)
-            for record in answers.duplicates:
-                lane.remove(record)
-    assert lanes == {a: [], b: []}
-    assert sorted(runs) == ["e", "f"]
-
-
 @pytest.mark.parametrize(("missing", "runs"), [("process", True), ("reject", False)])
 def test_a_record_without_an_id_goes_as_configured(
     bench: Bench, orders: Partition, missing: str, runs: bool
@@ -225,23 +200,6 @@ def test_a_worker_stopped_for_long_has_seen_no_death(bench: Bench, orders: Parti
 
 
 # -- handlers that outlive a revoke -----------------------------------------------------
-
-
-def test_the_next_owner_publishes_an_orphaned_runs_outcome(bench: Bench, orders: Partition) -> None:
-    """The new owner waits for it, publishes it, and does not run it; then the event is done."""
-    a, b = bench.worker("host/1"), bench.worker("host/2")
-    old, new = event(orders, 1, "e"), event(orders, 1, "e")
-    a.runs(old)
-    assert busy(b.ask(new)) == [new]
-    a.claimant.ended_after_revoke([with_outcome(old, [Output("results", b"k", b"v", [])])])
-    a.step()
-    assert b.ask(new).with_kept_outcome == [new]
-    assert isinstance(new.outcome, Results)
-    assert [(o.topic, o.key, o.value) for o in new.outcome] == [("results", b"k", b"v")]
-    assert b.claimant.ready == 0
-    b.claimant.settled([new])
-    b.step()
-    assert bench.state("e") == ClaimDone()
 
 
 def test_a_duplicate_waits_until_the_kept_outcome_is_published(
@@ -498,20 +456,6 @@ def ended_in_an_outage(bench: Bench, record: Record) -> Worker:
     worker.end()
     bench.redis.away = False
     return worker
-
-
-def test_the_outbox_survives_an_outage_and_an_exit(
-    bench: Bench, orders: Partition, others: Partition
-) -> None:
-    """The next life tells them before it asks for anything; then the folder is empty."""
-    ended_in_an_outage(bench, event(orders, 1, "e"))
-    assert len(list(bench.folder.iterdir())) == 1
-    after = bench.worker("host/2")
-    after.marks.load()
-    again = [event(orders, 1, "e"), event(others, 5, "e")]
-    assert after.ask(again[0]).duplicates == again[:1]
-    assert after.ask(again[1]).duplicates == again[1:]
-    assert list(bench.folder.iterdir()) == []
 
 
 def test_a_neighbour_sends_a_dead_workers_outbox_before_takeover(
