@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.evidence import gather
 from tests.support.kafka import Writer, numbered
-from tests.support.service import Service, lasting, service
+from tests.support.service import ECHO, Service, lasting, service
 from tests.support.waiting import eventually
 
 KEYS = 500
@@ -17,6 +17,7 @@ PORTION = 100  # each tenth of a second
 Topic = Callable[..., str]
 
 SLOWISH = lasting(0.004)
+DYNAMIC = {"membership": "dynamic"}
 AWAITING = """
 import asyncio
 from tests.support.recorded import recorded_async
@@ -26,12 +27,6 @@ async def handle(message):
     await asyncio.sleep(0.01)
     return message.value
 """
-
-
-@pytest.fixture
-def results(topic: Topic) -> str:
-    """Where results go; stamped when they are appended, which the client cannot choose."""
-    return topic("proof-results", message_timestamp_type="LogAppendTime")
 
 
 def test_a_calm_run_of_50_000_repeats_nothing_in_key_order(
@@ -55,43 +50,33 @@ def test_a_calm_run_of_50_000_repeats_nothing_in_key_order(
     assert (found.contradictions(), found.repeated) == ({}, [])
 
 
-def test_a_calm_run_of_async_handlers_repeats_nothing(
-    tmp_path: Path, bootstrap: str, topic: Topic, results: str
+@pytest.mark.parametrize(
+    ("handlers", "workers", "more"),
+    [
+        # A loop of many handlers at once instead of threads.
+        pytest.param(AWAITING, {}, {}, id="async"),
+        # The second worker to join takes partitions that the first may have begun.
+        pytest.param(ECHO, DYNAMIC, {}, id="dynamic"),
+        pytest.param(ECHO, DYNAMIC, {"kafka": {"group.protocol": "consumer"}}, id="new-protocol"),
+    ],
+)
+def test_a_calm_run_of_any_pool_or_membership_repeats_nothing(
+    tmp_path: Path,
+    bootstrap: str,
+    topic: Topic,
+    results: str,
+    handlers: str,
+    workers: dict[str, Any],
+    more: dict[str, Any],
 ) -> None:
-    """A loop of many handlers at once instead of threads; what is promised is the same."""
+    """What is promised is the same."""
     source = topic("proof", partitions=8)
-    settings = {"workers": {"processes": 2}, "delivery": {"results": results}}
+    settings = {"workers": {"processes": 2, **workers}, "delivery": {"results": results}, **more}
     writer = Writer(bootstrap, tmp_path / "produced")
     writer.write(source, numbered(10_000, keys=KEYS))
     with service(
-        tmp_path / "service", bootstrap, [source], handlers=AWAITING, settings=settings
+        tmp_path / "service", bootstrap, [source], handlers=handlers, settings=settings
     ) as calm:
-        calm.serve()
-        calm.caught_up()
-        assert calm.stop() == 0
-        calm.is_gone()
-    found = gather(calm, writer.acked, results)
-    assert (found.contradictions(), found.repeated) == ({}, [])
-
-
-@pytest.mark.parametrize(
-    "membership",
-    [
-        {"workers": {"membership": "dynamic"}},
-        {"workers": {"membership": "dynamic"}, "kafka": {"group.protocol": "consumer"}},
-    ],
-    ids=["dynamic", "new-protocol"],
-)
-def test_a_calm_run_of_other_memberships_repeats_nothing(
-    tmp_path: Path, bootstrap: str, topic: Topic, results: str, membership: dict[str, Any]
-) -> None:
-    """There the second worker to join takes partitions that the first may have begun."""
-    source = topic("proof", partitions=8)
-    workers = {"processes": 2, **membership["workers"]}
-    settings = {**membership, "workers": workers, "delivery": {"results": results}}
-    writer = Writer(bootstrap, tmp_path / "produced")
-    writer.write(source, numbered(10_000, keys=KEYS))
-    with service(tmp_path / "service", bootstrap, [source], settings=settings) as calm:
         calm.serve()
         eventually(lambda: _partitions(calm) == [4, 4], timeout_s=60, what="an even share")
         calm.caught_up()
