@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.fault_brokers import strict as strict
 from tests.support.kafka_and_twin import Cluster, Real, Twin
 from tests.support.redis_and_twin import OwnServer, RealStore, Store, TwinStore
 

@@ -20,20 +20,14 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from kworker.clients.leader import CLOSE_TIMEOUT_S, Leadership
 from kworker.config.client_properties import admin_properties, leader_properties
 from kworker.config.model import Config
 from kworker.sandbox import Sandbox
 from tests.support import raw_commit
+from tests.support.fault_brokers import deny
 from tests.support.kafka import SEVERE, create_topic, delete_topic, held_of, make_again
 from tests.support.leader_candidate import Candidate, now
 from tests.support.waiting import eventually
@@ -379,26 +373,10 @@ def test_a_commit_keeps_the_session_that_made_it(service: Service, tmp_path: Pat
     eventually(kept, every_s=0.5)
 
 
-def test_a_forbidden_group_is_named_with_the_missing_acl(
-    server: Callable[..., Sandbox], ends: ExitStack
-) -> None:
+def test_a_forbidden_group_is_named_with_the_missing_acl(strict: str, ends: ExitStack) -> None:
     """Otherwise the job would stand by for ever, and nobody know why."""
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    rules = {"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"}
-    bootstrap = server("authorized", redis=False, properties=rules).bootstrap
-    service = Service(bootstrap, create_topic(bootstrap, f"r-{uuid.uuid4().hex[:8]}", 1), ends)
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
-    denial = AclBinding(
-        ResourceType.GROUP,
-        service.group,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        AclOperation.READ,
-        AclPermissionType.DENY,
-    )
-    [done] = admin.create_acls([denial]).values()
-    done.result(10)
+    service = Service(strict, create_topic(strict, f"r-{uuid.uuid4().hex[:8]}", 1), ends)
+    deny(strict, "GROUP", service.group, "READ")
     job = service.job()
     service.until(lambda: job.problem)
     assert job.problem == (

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
-    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -21,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support import oracles
+from tests.support.fault_brokers import deny
 from tests.support.history import Commit, history
 from tests.support.kafka import New, Read, Writer, create_topic, delete_topic, read_all
 from tests.support.ledgers import At, Position, Produced
@@ -55,28 +55,11 @@ def deleted(running: Service, dead: str) -> Iterator[None]:
 @contextmanager
 def unauthorised(running: Service, dead: str) -> Iterator[None]:
     client = admin(running.bootstrap)
-    rule = AclBinding(
-        ResourceType.TOPIC,
-        dead,
-        ResourcePatternType.LITERAL,
-        "User:*",
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.DENY,
-    )
-    [made] = client.create_acls([rule]).values()
-    made.result(30)
+    deny(running.bootstrap, "TOPIC", dead, "WRITE")
     eventually(lambda: refuses(client, dead), what="the broker goes by the rule")
     yield
-    its = AclBindingFilter(
-        ResourceType.TOPIC,
-        dead,
-        ResourcePatternType.LITERAL,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
+    rules = ResourceType.TOPIC, dead, ResourcePatternType.LITERAL, None, None
+    its = AclBindingFilter(*rules, AclOperation.ANY, AclPermissionType.ANY)
     [gone] = client.delete_acls([its]).values()
     gone.result(30)
 

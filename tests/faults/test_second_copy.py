@@ -5,21 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
-
 from kworker import host
 from kworker.config import toml_file
 from kworker.errors import ExitCode
 from kworker.preflight import second_copy
 from kworker.preflight.findings import exit_code
 from tests.support.evidence import gather
+from tests.support.fault_brokers import deny
 from tests.support.kafka import Writer, numbered
 from tests.support.service import OTHER_HOST, Service, service
 from tests.support.waiting import eventually
@@ -131,11 +123,7 @@ def _ever_joined(copy: Service) -> bool:
 def test_a_start_without_group_rights_goes_on_with_a_warning(tmp_path: Path, strict: str) -> None:
     """A start must not need more rights than the work itself."""
     blind = Service(tmp_path / "one", strict, ["nowhere"])
-    rule = (ResourceType.GROUP, blind.name, ResourcePatternType.PREFIXED, "User:ANONYMOUS", "*")
-    deny = (AclOperation.DESCRIBE, AclPermissionType.DENY)
-    admin = AdminClient({"bootstrap.servers": strict})
-    for made in admin.create_acls([AclBinding(*rule, *deny)]).values():
-        made.result(10)
+    deny(strict, "GROUP", blind.name, "DESCRIBE", "PREFIXED")
     config = toml_file.load(blind.config)
     eventually(lambda: second_copy.search(config).findings, what="the rule holds")
     found = second_copy.search(config)

@@ -5,10 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from kworker.sandbox import Options, Sandbox
 from kworker.sandbox.sandbox import CONTROLLERS_ABOVE
 from tests.support import shared
+from tests.support.kafka import SEVERE
 from tests.support.proxy import Proxy
 
 # Whoever has no rule may do everything; what is too old is looked for all the time; and what
@@ -30,6 +39,14 @@ SESSION_MS = 4000
 def strict(server: Callable[..., Sandbox]) -> str:
     """A broker that can refuse, and on which nothing old is safe."""
     return server("strict", redis=False, properties=STRICT).bootstrap
+
+
+def deny(bootstrap: str, kind: str, name: str, operation: str, pattern: str = "LITERAL") -> None:
+    """Forbids everybody one operation on what has the name; the broker goes by the rule soon."""
+    what = ResourceType[kind], name, ResourcePatternType[pattern]
+    rule = AclBinding(*what, "User:*", "*", AclOperation[operation], AclPermissionType.DENY)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": SEVERE})
+    admin.create_acls([rule])[rule].result(30)
 
 
 @dataclass(frozen=True)
