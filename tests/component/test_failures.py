@@ -137,9 +137,13 @@ def test_a_record_is_retried_unchanged_until_attempts_run_out(kafka: MemoryKafka
         (Retry("busy", after="200ms"), retry_topic(1.0), b"2"),
         (Retry("busy"), retry_topic(1.0), b"2"),
         (Snooze("10s"), retry_topic(10.0), b"1"),
+        # Subclasses without their parent's __init__: an AttributeError ended the worker.
+        (Bare(3), retry_topic(1.0), b"2"),
+        (BareSnooze(), retry_topic(1.0), b"1"),
+        (BareReject(4), DEAD, b"1"),
     ],
 )
-def test_a_handler_may_choose_its_retry_delay(
+def test_a_handlers_error_says_where_its_record_goes(
     kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
 ) -> None:
     """The largest delay that is not too long; a snooze is no attempt."""
@@ -345,25 +349,6 @@ def test_strangers_in_requeue_need_no_handler(kafka: MemoryKafka) -> None:
     letters = {dead.value(): told(dead)[names.REASON] for dead in kafka.records(DEAD)}
     assert letters == {b"stray": b"undecodable", b"unheard": b"unreadable"}
     assert handlers.batching_of(REQUEUE) is None
-
-
-@pytest.mark.parametrize(
-    ("error", "topic", "attempt"),
-    [
-        (Bare(3), retry_topic(1.0), b"2"),
-        (BareSnooze(), retry_topic(1.0), b"1"),
-        (BareReject(4), DEAD, b"1"),
-    ],
-)
-def test_a_subclass_without_parent_init_has_the_defaults(
-    kafka: MemoryKafka, error: BaseException, topic: str, attempt: bytes
-) -> None:
-    """With the defaults; an AttributeError on the poll thread ended the worker."""
-    bench = bench_of(kafka, b"alpha")
-    fail(bench, b"alpha", error)
-    bench.turn(2)
-    [raw] = kafka.records(topic)
-    assert told(raw)[names.ATTEMPT] == attempt
 
 
 def test_a_bare_unavailable_opens_its_circuit(kafka: MemoryKafka) -> None:
