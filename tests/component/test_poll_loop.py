@@ -468,22 +468,6 @@ def test_each_partition_commits_for_itself() -> None:
     assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1, ("bar", 0): 0, ("bar", 1): 1}
 
 
-def test_a_death_repeats_only_uncommitted_records_of_many_topics() -> None:
-    kafka = MemoryKafka(lambda: 1_700_000_000.0)
-    kafka.create("foo", 2)
-    kafka.create("bar", 2)
-    for word, at in zip(WORDS, [("foo", 0), ("foo", 1), ("bar", 1)], strict=True):
-        kafka.append(*at, value=word, key=word)
-    bench = Bench(kafka, ["foo", "bar"])
-    bench.turn(2)
-    bench.end(b"alpha", b"charlie")
-    bench.turn()
-    bench.die()
-    successor = Bench(kafka, ["foo", "bar"])
-    successor.turn(3)
-    assert successor.in_hand() == [b"bravo"]
-
-
 def test_a_result_is_committed_when_it_is_written_and_not_before(kafka: MemoryKafka) -> None:
     """A broker that does not acknowledge holds the position, and nothing else."""
     bench = Bench(kafka, ["foo"])
