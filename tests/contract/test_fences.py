@@ -21,30 +21,14 @@ from kworker.spark.session.session import close_session, open_session
 from kworker.spark.tables import delta_log
 from kworker.spark.tables.fences import TableFenced
 from kworker.spark.tables.sinks import Sink, sinks
+from tests.support.tables import spark_config, spark_table
 
 pytestmark = pytest.mark.timeout(300)
 
 FORMATS = ("delta", "iceberg", "parquet")
 MERGED = ("delta", "iceberg")
 WRITER = "orders/t"
-CONFIG = """
-name = "orders"
-handler = "m:f"
-state_dir = "state"
-[source]
-topics = ["none"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-[spark]
-[spark.conf]
-"spark.sql.shuffle.partitions" = "2"
-"""
-TABLE = """
-[[spark.tables]]
-name = "{name}"
-path = "data/{name}"
-format = "{format}"
-"""
+SPARK = '[spark]\n[spark.conf]\n"spark.sql.shuffle.partitions" = "2"\n'
 CASES = (
     "zombie",
     "turns",
@@ -72,8 +56,8 @@ CASES = (
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkSession, list[Sink]]]:
     folder = tmp_path_factory.mktemp("fences")
     names = [(f"{case}_{name}", name) for name in FORMATS for case in CASES]
-    tables = "".join(TABLE.format(name=name, format=format_) for name, format_ in names)
-    (folder / "kworker.toml").write_text(CONFIG + tables)
+    tables = "".join(spark_table(name, format=format_) for name, format_ in names)
+    (folder / "kworker.toml").write_text(spark_config("orders", SPARK + tables))
     (folder / "state" / "spark").mkdir(parents=True)
     config = toml_file.load(folder / "kworker.toml")
     assert config.spark

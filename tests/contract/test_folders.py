@@ -22,25 +22,11 @@ from kworker.spark.checkpoints.note import (
 )
 from kworker.spark.session.session import close_session, open_session
 from tests.support.object_store import ObjectStore, StoreFolder
+from tests.support.tables import spark_config, spark_table
 
 pytestmark = pytest.mark.timeout(300)
 
 MOUNT = "viewfs://kworker/c"
-CONFIG = """
-name = "folders"
-handler = "m:f"
-[source]
-topics = ["none"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-[spark]
-master = "local[1]"
-[[spark.tables]]
-name = "files"
-path = "files"
-format = "parquet"
-[spark.conf]
-"""
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +40,8 @@ def session(tmp_path_factory: pytest.TempPathFactory, mounted: Path) -> Iterator
     """In this process, whose environment it changes meanwhile."""
     file = tmp_path_factory.mktemp("folders") / "kworker.toml"
     mount = '"spark.hadoop.fs.viewfs.mounttable.kworker.link./c"'
-    file.write_text(f'{CONFIG}{mount} = "{mounted.as_uri()}"\n')
+    spark = f'[spark]\nmaster = "local[1]"\n[spark.conf]\n{mount} = "{mounted.as_uri()}"\n'
+    file.write_text(spark_config("folders", spark + spark_table("files", format="parquet")))
     config = toml_file.load(str(file))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"):

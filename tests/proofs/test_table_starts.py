@@ -23,20 +23,12 @@ from kworker.spark.rows.columns import Repartitioned
 from kworker.spark.session.archives import archives
 from kworker.spark.session.session import close_session, open_session
 from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, prepare_table, sinks, start_query
+from tests.support.tables import spark_config, spark_table
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
 FORMATS = ("delta", "iceberg", "parquet")
-CONFIG = """
-name = "columns"
-handler = "m:f"
-state_dir = "state"
-[source]
-topics = ["none"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-"""
 ROWS = "order_id BIGINT, total DOUBLE, customer STRING"
 
 
@@ -44,13 +36,10 @@ ROWS = "order_id BIGINT, total DOUBLE, customer STRING"
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A table of each format, parted by customer."""
     file = tmp_path_factory.mktemp("columns") / "kworker.toml"
-    parted = 'partition_by = ["customer"]\nschema = "customer STRING"\n'
-    tables = "".join(
-        f'[[spark.tables]]\nname = "{each}"\npath = "data/{each}"\nformat = "{each}"\n{parted}'
-        for each in FORMATS
-    )
-    sums = '[[spark.tables]]\nname = "sums"\npath = "data/sums"\nmode = "complete"\n'
-    file.write_text(f"{CONFIG}{tables}{sums}")
+    parted = {"partition_by": ["customer"], "schema": "customer STRING"}
+    tables = [spark_table(each, format=each, **parted) for each in FORMATS]
+    tables.append(spark_table("sums", mode="complete"))
+    file.write_text(spark_config("columns", "".join(tables)))
     (file.parent / "state" / "spark").mkdir(parents=True)
     return toml_file.load(str(file))
 

@@ -9,23 +9,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 END_TIMEOUT_S = 60.0
-# Tables of every format that tests read, so that Spark loads what they need.
-CONFIG = """
-name = "reader"
-handler = "m:f"
-state_dir = "state"
-[source]
-topics = ["none"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-[[spark.tables]]
-name = "delta"
-path = "delta"
-[[spark.tables]]
-name = "iceberg"
-path = "iceberg"
-format = "iceberg"
-"""
 
 Rows = list[dict[str, Any]]
 
@@ -35,6 +18,23 @@ def spark_table(name: str, **keys: str | bool | list[str]) -> str:
     lines = (f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
     path = "" if "path" in keys else f'path = "data/{name}"\n'
     return f'[[spark.tables]]\nname = "{name}"\n{path}{"".join(lines)}'
+
+
+def spark_config(name: str, spark: str) -> str:
+    """A service in TOML whose brokers nobody asks; `spark` is its `[spark]` and the tables."""
+    return f"""
+name = "{name}"
+handler = "m:f"
+state_dir = "state"
+[source]
+topics = ["none"]
+[kafka]
+"bootstrap.servers" = "127.0.0.1:1"
+{spark}"""
+
+
+# Tables of every format that tests read, so that Spark loads what they need.
+CONFIG = spark_config("reader", spark_table("delta") + spark_table("iceberg", format="iceberg"))
 
 
 class Reader:
