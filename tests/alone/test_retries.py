@@ -80,8 +80,7 @@ def _share_of_the_punctual(folder: Path, bootstrap: str, topic: Topic, results: 
         assert failing.command("scale", "+1").returncode == 0
         eventually(lambda: done(failing) == FIRST + RECORDS, what="all are done")
         owned = ownership(failing, f"{failing.name}.requeue")
-        assert failing.stop() == 0
-        failing.is_gone()
+        failing.ends_well()
         dead = kafka.read_all(bootstrap, f"{failing.name}.dead")
     runs = invocations(failing.ledger)
     attempts = by_attempt(runs)

@@ -57,8 +57,7 @@ def test_20_kills_in_100_000_records_lose_nothing(
             writer.finish()
         writer.write(source, islice(stream, max(0, RECORDS - len(writer.acked))))
         struck.caught_up()
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     found = gather(struck, writer.acked, results)
     assert len(found.produced) >= RECORDS
     assert len({fault.pid for fault in found.faults}) == len(found.faults)

@@ -43,8 +43,7 @@ def test_a_calm_run_of_50_000_repeats_nothing_in_key_order(
         calm.is_running()
         eventually(lambda: _partitions(calm) == [4, 4], what="an even share")
         calm.caught_up()
-        assert calm.stop() == 0
-        calm.is_gone()
+        calm.ends_well()
     found = gather(calm, writer.acked, results)
     assert len(found.produced) == 50_000
     assert (found.contradictions(), found.repeated) == ({}, [])
@@ -80,8 +79,7 @@ def test_a_calm_run_of_any_pool_or_membership_repeats_nothing(
         calm.serve()
         eventually(lambda: _partitions(calm) == [4, 4], timeout_s=60, what="an even share")
         calm.caught_up()
-        assert calm.stop() == 0
-        calm.is_gone()
+        calm.ends_well()
     found = gather(calm, writer.acked, results)
     assert (found.contradictions(), found.repeated) == ({}, [])
 
@@ -119,8 +117,7 @@ def test_a_second_instance_that_joins_and_leaves_repeats_nothing(
         feeding.until(lambda: _partitions(here) == [8], "the first one has all again")
         writer.finish()
         here.caught_up()
-        assert here.stop() == 0
-        here.is_gone()
+        here.ends_well()
     found = gather(here, writer.acked, results)
     assert len({run.pid for run in found.runs}) == 2
     assert (found.contradictions(), found.repeated) == ({}, [])

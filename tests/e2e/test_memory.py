@@ -60,8 +60,7 @@ def test_a_worker_stays_below_its_ceiling_under_a_real_limit(
         row = bounded.worker(0)
         assert (row["pid"], row["restarts"], bounded.state()) == (pid, 0, "running")
         assert _peak_bytes(pid) < ceiling
-        assert bounded.stop() == 0
-        bounded.is_gone()
+        bounded.ends_well()
     held.remove()
 
 

@@ -113,8 +113,7 @@ def delaying(
         reader = Reader(struck)
         yield struck, reader, Retries(struck)
         reader.close()
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
 
 
 def requeued(struck: Service) -> list[Read]:

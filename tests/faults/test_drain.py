@@ -41,8 +41,7 @@ def test_64_busy_handlers_drain_without_loss_or_repeat(
         drained.write_handlers(ECHO)
         drained.serve()
         drained.caught_up()
-        assert drained.stop() == 0
-        drained.is_gone()
+        drained.ends_well()
     found = gather(drained, writer.acked, results)
     assert (found.contradictions(), found.repeated) == ({}, [])
 
@@ -71,8 +70,7 @@ def test_a_drain_leaves_a_long_handlers_record_to_come_again(
         (left.folder / "released").touch()
         left.serve()
         left.caught_up()
-        assert left.stop() == 0
-        left.is_gone()
+        left.ends_well()
     found = gather(left, writer.acked, results)
     names = {record.position: record.identity for record in writer.acked}
     assert "0" in {names[again.position] for _, again in found.repeated}

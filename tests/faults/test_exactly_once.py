@@ -61,8 +61,7 @@ def test_workers_that_are_killed_publish_each_result_once(
             struck.kill_worker(slot)
         writer.finish()
         struck.caught_up()
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     found = gather(struck, writer.acked, results, exactly_once=True)
     assert len(found.results) == len(writer.acked) >= RECORDS
     assert found.repeated, "an invalid run: nothing was in hand when they died"

@@ -81,8 +81,7 @@ def test_a_record_that_always_fails_stops_no_other_and_no_drain(
         (failing.folder / "mended").touch()
         failing.serve()
         failing.caught_up()
-        assert failing.stop() == 0
-        failing.is_gone()
+        failing.ends_well()
     found = gather(failing, writer.acked, results)
     assert (found.contradictions(), found.repeated) == ({}, [])
 

@@ -85,5 +85,4 @@ def test_a_workers_end_ends_its_handlers_processes(
         eventually(lambda: not psutil.pid_exists(stubborn), what="and what would not is killed")
         assert psutil.pid_exists(meant)
         os.kill(meant, signal.SIGKILL)
-        assert one.stop() == 0
-        one.is_gone()
+        one.ends_well()

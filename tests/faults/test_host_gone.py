@@ -65,8 +65,7 @@ def test_the_next_host_quarantines_the_last_hosts_killer(
         assert [row["restarts"] for row in here.workers().values()] == [0]
         eventually(lambda: suspects.get() == {}, what="nothing is suspected any more")
         cells = here.logged("cell")
-        assert here.stop() == 0
-        here.is_gone()
+        here.ends_well()
     suspects.close()
     [letter] = kafka.read_all(bootstrap, dead)
     assert (letter.source, letter.headers["kworker-reason"]) == (killer.position, b"crashed")

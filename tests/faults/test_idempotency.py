@@ -118,8 +118,7 @@ def test_each_event_sent_three_times_has_one_effect(
         here.caught_up()
         replay = here.command("replay", "--all")
         assert replay.returncode == 0, replay.stderr
-        assert here.stop() == 0
-        here.is_gone()
+        here.ends_well()
     assert once(world, EVENTS)
     assert len(result_ids(bootstrap, results)) == EVENTS
     assert len(set(result_ids(bootstrap, results))) == EVENTS
@@ -159,8 +158,7 @@ def test_a_kill_repeats_only_what_was_in_hand(
         writer.finish()
         struck.is_running()
         struck.caught_up()
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     written = next(numbers)
     assert set(world.counts) == {f"e{number}" for number in range(written)}
     repeated = {identity: times for identity, times in world.counts.items() if times > 1}

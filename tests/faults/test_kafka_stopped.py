@@ -56,8 +56,7 @@ def test_a_kafka_outage_loses_nothing_and_restarts_no_process(
         writer.write(source, numbered(1_000, keys=500, first=4_000))
         waiting.caught_up()
         assert waiting.worker_pids() == pids
-        assert waiting.stop() == 0
-        waiting.is_gone()
+        waiting.ends_well()
         found = gather(waiting, writer.acked, results)
     assert "Traceback" not in waiting.said()
     contradictions = found.contradictions()

@@ -77,8 +77,7 @@ def test_each_transaction_commits_exactly_what_it_publishes(
         eventually(lambda: struck.counter("remembered") == free, what="it is back")
         (struck.folder / "released").touch()
         struck.caught_up()
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     found = gather(struck, left, results, exactly_once=True)
     most = max(len(commit.beyond) for commit in found.commits)
     transactions = list(transactions_of(found.results))

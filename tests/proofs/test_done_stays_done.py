@@ -70,8 +70,7 @@ def test_after_a_kill_only_what_was_in_hand_runs_again(
         # Told a moment after it is so.
         struck.until(lambda: struck.counter("remembered") >= MANY, "all are remembered")
         remembered = struck.counter("remembered")
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     exactly_once = guarantee is EXACTLY_ONCE
     found = gather(struck, writer.acked, results, exactly_once=exactly_once)
     again = repeated(found)
@@ -140,8 +139,7 @@ def test_the_next_owner_does_not_repeat_finished_records(
             # Told a moment after it is so.
             eventually(lambda: new.counter("remembered") == FEW, what="all are remembered")
             assert new.stop() == 0
-        assert old.stop() == 0
-        old.is_gone()
+        old.ends_well()
     runs = [run for run in invocations(old.ledger) if run.at == moved and run.offset == 0]
     assert len({run.pid for run in runs}) == 2
     assert [run for run in twice(invocations(old.ledger)) if run.offset > 0] == []

@@ -80,8 +80,7 @@ def test_a_resent_request_that_arrives_late_counts_once(
             _sent_again(struck, proxied, api)
         writer.finish()
         struck.caught_up()
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     exactly_once = guarantee == "exactly-once"
     found = gather(struck, writer.acked, results, exactly_once=exactly_once)
     assert found.contradictions() == {}
@@ -111,8 +110,7 @@ def test_a_position_moved_back_by_a_late_commit_is_restored(
 
         repeated(answered, lambda errors: set(errors) == {0}, what="the broker takes one")
         struck.caught_up(timeout_s=30)
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     found = gather(struck, writer.acked, results)
     assert found.contradictions().keys() == {"committed position went back"}
     assert len(found.results) == len(writer.acked)
@@ -137,8 +135,7 @@ def _with_late_ends(
             answers.append(_late_end(struck, proxied))
         writer.finish()
         struck.caught_up()
-        assert struck.stop() == 0
-        struck.is_gone()
+        struck.ends_well()
     found = gather(struck, writer.acked, results, exactly_once=True)
     records = len(writer.acked)
     errors, again = dict(Counter(answers)), len(found.results) - records

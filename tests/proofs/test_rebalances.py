@@ -85,8 +85,7 @@ def test_each_result_is_there_once_through_rebalances(
             eventually(spread, timeout_s=60.0, what=f"spread over {members}")
             (shaken.folder / f"spread-{turn}").touch()
         shaken.caught_up()
-        assert shaken.stop() == 0
-        shaken.is_gone()
+        shaken.ends_well()
     moves = Moves.of(shaken)
     found = gather(shaken, writer.acked, results, exactly_once=True)
     late = moves.outlived(found.runs)

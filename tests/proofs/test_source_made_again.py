@@ -63,8 +63,7 @@ def test_a_recreated_source_is_read_from_its_start(
         reading.until(lambda: reading.committed() == {(source, 0): second}, "its position")
         reading.is_running()
         assert "source topics were deleted and created again; rejoining the group" in reading.said()
-        assert reading.stop() == 0
-        reading.is_gone()
+        reading.ends_well()
 
 
 def test_a_killed_service_ignores_positions_of_the_former_topic(
@@ -96,8 +95,7 @@ def test_a_killed_service_ignores_positions_of_the_former_topic(
         told = reading.said()[before:]
         assert told.count("its position is ignored, and it begins") == PARTITIONS
         assert reading.counter("maps_ignored") == 0
-        assert reading.stop() == 0
-        reading.is_gone()
+        reading.ends_well()
     found = [(read.source, read.value) for read in kafka.read_all(bootstrap, results)]
     assert len(found) == len(set(found)) == PARTITIONS * FEW + len(new)
 
@@ -148,8 +146,7 @@ def test_a_source_recreated_unread_waits_for_a_person(
         assert told.returncode == 0, told.stderr
         reading.serve()
         reading.caught_up()
-        assert reading.stop() == 0
-        reading.is_gone()
+        reading.ends_well()
     found = [read.value for read in kafka.read_all(bootstrap, results)]
     assert len(found) == len(set(found)) == FEW + MANY
 
@@ -201,8 +198,7 @@ def read(
         found = kafka.read_all(bootstrap, results)
         kafka.make_again(bootstrap, results, PARTITIONS)
         foreign = eventually(lambda: refusals(landing), timeout_s=60, what="they refuse to go on")
-        assert landing.stop() == 0
-        landing.is_gone()
+        landing.ends_well()
         begin_anew(landing, "committed", "it is not known how far the table had come")
     replays = sum("kworker-replay" in each.headers for each in found)
     return Read(first, second, landed, reset, replayed, len(found), replays, foreign)

@@ -181,8 +181,7 @@ def run(
         landing.land()
         restarts = [row["restarts"] for row in running.workers().values()]
         both = [pids, running.worker_pids()]
-        assert running.stop() == 0
-        running.is_gone()
+        running.ends_well()
     found = gather(running, writer.acked, results)
     once = Counter(record.position for record in writer.acked)
     landed = rows(running, tables)

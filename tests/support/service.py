@@ -361,6 +361,12 @@ class Service:
         self.signal(signal.SIGTERM)
         return self.exit_code(timeout_s)
 
+    def ends_well(self) -> None:
+        """Drains it: it exits with 0, and no process is left."""
+        code = self.stop()
+        assert code == 0, f"exit code {code}"
+        self.is_gone()
+
     # Its processes.
 
     def processes(self) -> list[psutil.Process]:
