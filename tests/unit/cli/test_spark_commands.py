@@ -23,27 +23,21 @@ from kworker.spark.checkpoints.folders import LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, takes_one_writer
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.checkpoints.note import Note, read_note, write_note
+from tests.support.tables import spark_config, spark_table
 
-TABLES = {
-    "orders": "",
-    "merged": "dedupe = true",
-    "whole": 'mode = "complete"',
-    "files": 'format = "parquet"',
-}
+TABLES = (
+    spark_table("orders")
+    + spark_table("merged", dedupe=True)
+    + spark_table("whole", mode="complete")
+    + spark_table("files", format="parquet")
+)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A configuration with a table of each kind; nothing listens where its brokers are."""
     path = tmp_path / "kworker.toml"
-    path.write_text(
-        'name = "orders"\nhandler = "m:f"\nstate_dir = "state"\n[source]\ntopics = ["in"]\n'
-        '[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n[spark]\ncheckpoints = "data/c"\n'
-        + "".join(
-            f'[[spark.tables]]\nname = "{name}"\npath = "data/{name}"\n{more}\n'
-            for name, more in TABLES.items()
-        )
-    )
+    path.write_text(spark_config("orders", f'[spark]\ncheckpoints = "data/c"\n{TABLES}'))
     return path
 
 
