@@ -185,7 +185,7 @@ def _chosen(
 def _refuse_without_positions(config: Config, rows: Sequence[GroupPosition]) -> None:
     """Raises KworkerError if the group has no positions at all.
 
-    After a reset of some partitions only, it would begin the others at their earliest offset.
+    If only some partitions were reset, the service would read all others from their first offset.
     """
     if all(row.committed is None for row in rows):
         raise KworkerError(

@@ -92,7 +92,7 @@ def replay(
 
 
 def _window(from_: str | None, to: str | None, every: bool) -> "TimeRange":
-    """Returns the range of time that the options give. Raises UsageError for a wrong one."""
+    """Returns the range of time that the options give. Raises UsageError for wrong options."""
     from kworker.replay.ranges import TimeRange
 
     if every and not from_ and not to:

@@ -209,7 +209,7 @@ def _folder(loaded: Config) -> Any:
 
 
 def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> dict[str, Any] | None:
-    """Shows the supervisor's replies as progress; returns the last one, None if it did not come."""
+    """Shows the supervisor's replies as progress. Returns the final reply; None if none came."""
     shown = ""
     for line in lines:
         if line.get("done"):

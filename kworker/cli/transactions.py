@@ -90,7 +90,10 @@ def abort(
 
 
 def _found(config: Config, older_min: int) -> list[Transaction]:
-    """Returns hanging transactions, and open ones in partitions with the service's positions."""
+    """Returns the service's hanging transactions, and open ones that may affect its positions.
+
+    The latter are in the partitions of `__consumer_offsets` that hold the service's positions.
+    """
     tool, admin = _tool(config), _admin(config)
     hanging = _hanging(config, tool, admin, older_min)
     places = {each.place for each in hanging}

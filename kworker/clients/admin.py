@@ -215,11 +215,11 @@ class Admin(AdminConnection):
         *,
         committed: bool = False,
     ) -> dict[PartitionId, int]:
-        """Returns an offset of each partition: its first one, its end, or that of a point in time.
+        """Returns the first offset of each partition, or the end, or the offset at a time in ms.
 
-        The end is the offset after the last record, or with `committed`, where an open transaction
-        begins. A number asks for the first record of that time (ms) or later; -1 means that there
-        is none.
+        The end is the offset after the last record. With `committed`, the end comes before any open
+        transaction. For a time, the offset is that of the first record of that time or later; it
+        is -1 if there is no such record.
         """
         specs: Any = OffsetSpec  # whose functions have no types
         if isinstance(which, int):

@@ -44,8 +44,9 @@ class AwaitedPositions:
     ) -> dict[PartitionId, Committed | None] | None:
         """Returns the committed positions; None if the process has to stop before they are known.
 
-        `ready`, called before each request, ends a transaction that this process's predecessor left
-        open and that hides positions, or raises KafkaRequestError.
+        Kafka does not report positions that an open transaction may change. So `ready` is called
+        before each request: it ends a transaction that this process's predecessor left open, or
+        waits for that end. `ready` may raise KafkaRequestError.
         """
 
         def read() -> dict[PartitionId, Committed | None]:

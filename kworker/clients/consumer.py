@@ -110,7 +110,7 @@ class KafkaConsumer:
 
     @property
     def joined(self) -> bool:
-        """True while this client has a member id; after `unsubscribe`, until it has left."""
+        """True while this client has a member id, and so until it has left after `unsubscribe`."""
         return bool(self._consumer.memberid())
 
     @property
@@ -127,7 +127,10 @@ class KafkaConsumer:
         return bool(self._topics) and not self.joined
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
-        """Returns records and events, or waits for any. Calls the listener; raises its errors."""
+        """Returns up to `most` records and events; waits up to `timeout_s` if there are none.
+
+        Calls the listener, and raises the listener's errors.
+        """
         if self._unresumed:
             self.pause(list(self._unresumed))  # for they were not resumed at once
         self._revoked = set()
@@ -192,10 +195,10 @@ class KafkaConsumer:
         return {(tp.topic, tp.partition): committed_in(tp) for tp in answer}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Returns up to three partitions whose committed positions an open transaction hides.
+        """Returns up to three partitions whose committed positions Kafka does not report now.
 
-        Blocks for some seconds. Raises KafkaRequestError if the group's coordinator does not
-        answer.
+        The reason is an open transaction that may change the positions. Blocks for some seconds.
+        Raises KafkaRequestError if the group's coordinator does not answer.
         """
         asked = list(partitions)
         own = {k: v for k, v in self._properties.items() if k not in _MEMBERS_ONLY}
@@ -220,8 +223,8 @@ class KafkaConsumer:
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
         """Begins to fetch partitions at these positions; `poll` returns no records before `resume`.
 
-        None means the first offset, LOST the committed position. The client itself is not paused,
-        because after a real pause and resume it would not fetch for a second.
+        A position is an offset, None for the first offset, or LOST for the committed position. The
+        client is not really paused, since it would then fetch nothing for a second after `resume`.
         """
         starts = {at: OFFSET_BEGINNING if p is None else p for at, p in positions.items()}
         partitions = [TopicPartition(*at, start) for at, start in starts.items()]

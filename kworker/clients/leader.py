@@ -64,9 +64,9 @@ class Leadership:
 
     Owned by one thread, which calls `turn` twice a second. While `leads` is True after a turn, the
     process may do what only the leader may do. It ends all of that when `leads` is False, and
-    before `close`. A thread that was busy for long remains a candidate, but calls `turn` before it
-    reads `leads`. `consumer` has the properties of the group's member, `admin` those of the client
-    that reads about the group.
+    before `close`. A thread that was busy for long must call `turn` before it reads `leads`. Two
+    clients are created: a group member with the properties `consumer`, and with the properties
+    `admin` a client that reads the group's state.
     """
 
     def __init__(self, consumer: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
@@ -106,11 +106,10 @@ class Leadership:
         return f"group {self._group}: {reason}" if reason else ""
 
     def turn(self) -> None:
-        """Handles the group's events and last answer, and requests the next. Returns at once.
+        """Handles news of the group, and asks the brokers for more. Usually returns at once.
 
-        If the lease ended while this process was paused, it waits for the answer, `LAPSED_S` at
-        most. That usually takes a few milliseconds; if no other leader has followed, this process
-        leads again.
+        If this process's lease ran out, for example while the process was paused, this waits up to
+        `LAPSED_S` for a new lease. The process gets it unless another process leads now.
         """
         self._round()
         deadline = _now() + LAPSED_S

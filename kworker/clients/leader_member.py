@@ -73,11 +73,14 @@ class LeaderMember:
 
     @property
     def leader(self) -> Leader:
-        """This process's member id, host and pid, by which others know it when it leads."""
+        """The member id, host and pid of this process, which other processes see while it leads."""
         return Leader(self.id(), socket.gethostname(), os.getpid())
 
     def commit(self, claim: Claim) -> None:
-        """Commits a claim to lead, unless another is unanswered or the member id changed."""
+        """Commits a claim to lead, if the claim names the present member id.
+
+        Does nothing while the broker has not answered an earlier claim.
+        """
         if self._claim is not None or self.id() != claim.member:
             return
         self._count += 1
@@ -91,7 +94,7 @@ class LeaderMember:
             self._claim = claim
 
     def leave(self) -> Thread:
-        """Leaves the group on a thread, since it takes long without brokers. Returns the thread."""
+        """Returns a started thread that leaves the group. Without brokers, leaving takes long."""
         leaving = Thread(target=self._consumer.close, name="leave", daemon=True)
         leaving.start()
         return leaving

@@ -43,7 +43,7 @@ class ViewReader:
         Thread(target=self._run, name="view", daemon=True).start()
 
     def ask(self, question: ViewQuestion) -> bool:
-        """Passes a question to the thread; returns False if the last one is not answered yet."""
+        """Passes a question to this reader's thread; returns False while another is unanswered."""
         if self._asked:
             return False
         self._asked = True

@@ -91,7 +91,7 @@ class TopicWatch:
                 self.ends = {}  # of the deleted topic
 
     def _ask(self) -> None:
-        """Requests the list of partitions, which may have grown; in the next call, their ends."""
+        """Requests the list of partitions or, when that has come, the end offset of each."""
         if self._partitions:
             self._asked = self._client.list_offsets(
                 {TopicPartition(self._topic, p): OffsetSpec.latest() for p in self._partitions},
@@ -133,8 +133,8 @@ def committed(
 class GroupOffsets:
     """Commits positions for a group without members, so that tools can show its lag.
 
-    Owned by one thread. The reader resumes from its own state, and the commits are a copy for
-    people. So a failed commit is only noted in `problem`, and the next one replaces it.
+    Owned by one thread. A Spark query resumes from its checkpoint, never from these positions. So
+    a failed commit is only noted in `problem`, and the next commit replaces it.
     """
 
     def __init__(self, client: AdminClient, group: str, topic: str) -> None:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class PropertyRefusal(NamedTuple):
-    """A property that librdkafka refuses, and its reason; `name` is "" if it names no property."""
+    """A property that librdkafka refuses, and the reason; `name` is "" if unknown."""
 
     name: str
     reason: str

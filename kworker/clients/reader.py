@@ -54,7 +54,10 @@ class TopicReader:
                     return
 
     def _batch(self, at: TopicPartition) -> list[RawMessage]:
-        """Returns records, and at the partition's end an event as the last. Raises Unreachable."""
+        """Returns the next records of a partition. Raises Unreachable if nothing comes in time.
+
+        At the end of the partition, the last item is an event instead of a record.
+        """
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             if (first := self._consumer.poll(left_s)) is not None:

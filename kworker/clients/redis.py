@@ -104,10 +104,10 @@ class RedisClaims:
         self._lives_ms = (round(ttl_s * 1000), round(max(ttl_s, CLAIM_S) * 1000))
 
     def exchange(self, ask: Exchange) -> Answer:
-        """Sends marks, releases and claims; blocks for a round trip, and returns the answer.
+        """Marks events as done, releases claims and makes new ones, all in one round trip.
 
-        Raises `Unreachable` after the time-out, or if Redis refuses. Then Redis may have done all,
-        a part or nothing of the exchange, and the caller may repeat it.
+        Blocks until Redis answers. Raises `Unreachable` after the time-out, or if Redis refuses.
+        Redis may then have done all, some or none of that, and the caller may repeat the call.
         """
         self._number += 1
         numbers = [self._number, *self._lives_ms]
@@ -214,7 +214,7 @@ def _errors_converted(redis: "Redis") -> Iterator[None]:
 
 
 def _encode(ask: Exchange) -> bytes:
-    """Encodes an exchange as JSON for the Lua script, which only compares claims as texts."""
+    """Encodes a request as JSON for the Lua script. The script compares claims as texts."""
     takeovers = {
         str(index + 1): {
             "held": str(over.held),

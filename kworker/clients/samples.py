@@ -50,7 +50,7 @@ def record_bytes(
 
 
 def _places(ranges: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, tuple[int, int]]]:
-    """Divides each range into `PLACES` parts; yields the first part of all ranges, and so on."""
+    """Divides each range into `PLACES` parts; the nth item has the nth part of each range."""
     for nth in range(PLACES):
         parts = {
             partition: (

@@ -23,9 +23,9 @@ def absence_in(statistics: str, *, newer: bool) -> Absence | None:
 def _is_answered(statistics: str) -> bool:
     """Returns True if the coordinator has answered a heartbeat of the newer protocol.
 
-    In that protocol, librdkafka leaves a member without partitions in its first state. Its
-    statistics count all requests by name except heartbeats, so more answers than named requests
-    show one.
+    In that protocol, librdkafka reports a member without partitions as not yet joined. Its
+    statistics count heartbeats among the answers, but not among the requests. So there are more
+    answers than requests once a heartbeat was answered.
     """
     coordinator = orjson.loads(statistics)["brokers"].get("GroupCoordinator")
     return coordinator is not None and bool(coordinator["rx"] > sum(coordinator["req"].values()))

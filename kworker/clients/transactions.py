@@ -55,11 +55,11 @@ class Broken(Exception):
 class KafkaTransactor:
     """A transactional producer: commits records and a group's positions, all or nothing.
 
-    Used by one thread at a time. `queue` and `begin` do not block, `poll` for `wait_s`, other calls
-    for some seconds more than `timeout_s` at most. After an error, or a commit or abort whose
-    request may have been sent twice, the transaction is in doubt, since its end is not known. Then
-    close this producer, open another one under the same id, and read the committed positions back.
-    After `Abortable`, abort instead.
+    Used by one thread at a time. `queue` and `begin` never block. `poll` blocks for `wait_s` at
+    most, and each other call for `timeout_s` and some seconds at most. After `Abortable`, call
+    `abort`. After any other error of `send_positions`, `commit` or `abort`, the outcome of the
+    transaction is unknown. Then close this producer, open another one under the same id, and read
+    the committed positions.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class KafkaTransactor:
         self._statistics_at = statistics["ts"] / 1e6
 
     def _bounded(self, call: Callable[[], None]) -> None:
-        """Runs a call for `timeout_s` at most; without a coordinator the library would go on."""
+        """Runs a call that may hang without a coordinator; gives up a second after `timeout_s`."""
         failures: list[KafkaException] = []
 
         def run() -> None:

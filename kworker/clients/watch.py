@@ -73,7 +73,10 @@ class KafkaWatch:
             )
 
     def ends(self) -> dict[PartitionId, int] | None:
-        """Returns the answer to `ask_ends` once, else None. Leaves out partitions that failed."""
+        """Returns the answer to `ask_ends`, without partitions that failed.
+
+        Returns None before the answer has come, and after it was returned.
+        """
         if not self._ends or not all(future.done() for future in self._ends.values()):
             return None
         asked, self._ends = self._ends, {}
@@ -95,7 +98,11 @@ class KafkaWatch:
         )
 
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Returns bytes and partitions by topic once, else None. Leaves out topics that failed."""
+        """Returns the largest batch in bytes, and the number of partitions, each by topic.
+
+        Leaves out topics that failed. Returns None before the answer to `ask_facts` has come, and
+        after it was returned.
+        """
         futures = [*self._limits.values(), *self._described.values()]
         if not futures or not all(future.done() for future in futures):
             return None
@@ -135,14 +142,17 @@ class KafkaWatch:
         return {name: TopicIdentity(cluster_id, one) for name, one in ids.items()}
 
     def ask_ids(self, topics: Collection[str]) -> None:
-        """Requests the ids that these topics have now: a recreated topic has another one."""
+        """Requests the current ids of these topics. A topic that was recreated has a new id."""
         if topics and not self._topics:
             self._topics = self._admin.describe_topics(
                 TopicCollection(list(topics)), request_timeout=_TIMEOUT_S
             )
 
     def ids(self) -> dict[str, str] | None:
-        """Returns the answer to `ask_ids` once, else None. Leaves out topics that failed."""
+        """Returns the answer to `ask_ids`, without topics that failed.
+
+        Returns None before the answer has come, and after it was returned.
+        """
         if not self._topics or not all(future.done() for future in self._topics.values()):
             return None
         asked, self._topics = self._topics, {}
@@ -156,7 +166,10 @@ class KafkaWatch:
             self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
 
     def partitions(self) -> dict[str, int] | None:
-        """Returns the answer to `ask_partitions` once, else None. Leaves out topics that failed."""
+        """Returns the answer to `ask_partitions`, without topics that failed.
+
+        Returns None before the answer has come, and after it was returned.
+        """
         if not self._partitions or not all(future.done() for future in self._partitions.values()):
             return None
         asked, self._partitions = self._partitions, {}
@@ -172,7 +185,10 @@ class _Missing(Exception):
 
 
 def _answer(future: Any, timeout_s: float) -> Any:
-    """Returns the result, None if it is refused. Raises _Missing, or KafkaRequestError to retry."""
+    """Returns the result of a request; None if Kafka refuses the request for good.
+
+    Raises _Missing, or a retriable KafkaRequestError.
+    """
     try:
         return future.result(timeout_s + _GRACE_S)
     except TimeoutError:

@@ -79,7 +79,7 @@ def speaks_new_protocol(config: Settings) -> bool:
 
 
 def consumer_defaults(config: Settings) -> Properties:
-    """Returns the properties of a worker's consumer that kworker sets unless the file does."""
+    """Returns kworker's defaults for a worker's consumer, which kworker.toml may override."""
     new = speaks_new_protocol(config)
     return {k: v for k, v in CONSUMER_DEFAULTS.items() if not (new and k in _CLASSIC_ONLY)}
 
@@ -97,7 +97,7 @@ def consumer_properties(config: Config, *, slot: int) -> Properties:
 
 
 def delay_group(config: Settings) -> str:
-    """Returns the name of the group of the delay processes, of which each host has one."""
+    """Returns the name of the delay processes' group. Each host has one delay process."""
     return f"{config.name}.delay"
 
 
@@ -121,7 +121,7 @@ def leader_group(config: Settings) -> str:
 
 
 def leader_properties(config: Config) -> Properties:
-    """Returns the properties of a Spark job's consumer, which only takes part in the election."""
+    """Returns the properties of the consumer with which a Spark job can become the leader."""
     given = {**_LEADER_DEFAULTS, **config.kafka.common, **config.kafka.consumer}
     given.pop("group.remote.assignor", None)  # a property of the newer protocol
     return {
@@ -145,7 +145,10 @@ def worker_producer_properties(config: Config, *, slot: int) -> Properties:
 
 
 def transactional_id(config: Settings, slot: ClientSlot) -> str:
-    """Returns a process's transactional.id, by which a restart ends the transaction left open."""
+    """Returns a process's transactional.id.
+
+    A restarted process has the same id, so its predecessor's open transaction is aborted.
+    """
     return f"{config.name}-{config.instance}-{slot}"
 
 
@@ -231,8 +234,8 @@ def _client_id(config: Config, slot: ClientSlot) -> str:
 def _other_requeues(config: Config) -> list[str]:
     """Returns patterns of other services' requeue topics; workers read only their own.
 
-    librdkafka's patterns have no look-ahead. So each pattern covers names that first differ from
-    this service's topic at one letter, end earlier, or are longer.
+    librdkafka's patterns have no look-ahead, so one pattern cannot exclude a single name. These
+    patterns match names that differ from this service's topic at some letter, or in length.
     """
     own, end = config.requeue_topic, r"\.requeue$"
     differing = [f"^{_literal(own[:i])}[^{letter}].*{end}" for i, letter in enumerate(own)]

@@ -73,7 +73,10 @@ def _key(variable: str) -> tuple[str, ...]:
 
 
 def _given_as_one(key: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the list or table around `key` that one variable must set whole; () if none."""
+    """Returns the list or table that holds `key`, if a variable can set it only as a whole.
+
+    Returns () if `key` can have a variable of its own.
+    """
     # In variables of their own, the names of its entries would lose their case.
     for end in range(1, len(key)):
         around = key[:end]

@@ -57,7 +57,10 @@ def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | in
 
 
 def group_protocol(config: Settings) -> Iterator[Problem]:
-    """Checks that KIP-848 is used without static members and time-outs, which brokers then set."""
+    """Checks that the new group protocol (KIP-848) is used without static members.
+
+    Also checks that no property is set that the brokers decide in that protocol.
+    """
     tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
     for at, table in tables:
         protocol = table.get("group.protocol", "classic")

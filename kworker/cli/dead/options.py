@@ -47,7 +47,7 @@ DryRunOption = Annotated[
 
 
 def selection(positions: Iterable[str] | None, select: Iterable[str] | None, now: int) -> Selection:
-    """Returns the conditions for dead letters that the arguments state. Raises UsageError."""
+    """Parses arguments that select dead letters. Raises UsageError for a wrong argument."""
     conditions: dict[str, Any] = {}
     for name, value in _conditions(select or ()):
         if name in conditions:

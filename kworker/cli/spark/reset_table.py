@@ -155,7 +155,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def _may_hold_rows(table: TableSettings) -> bool:
-    """True if the table may hold rows. Only a table in a local folder is known to be empty."""
+    """Returns True if the table may hold rows: unless its local folder is missing or empty."""
     place = local_folder(table.path) if table.path else None
     if place is None or not place.is_dir():
         return place is None

@@ -112,7 +112,10 @@ class MemoryConsumer:
         return {at: self._group.committed.get(at) for at in asked}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Returns partitions whose position an open transaction hides. Raises KafkaRequestError."""
+        """Returns the partitions whose positions an open transaction may change.
+
+        A broker does not report these positions now. Raises KafkaRequestError.
+        """
         self._reach_coordinator()
         pending = set[PartitionId]().union(*self._group.pending.values())
         return [at for at in partitions if at in pending]

@@ -91,7 +91,7 @@ class MemoryGroup:
             self._complete()
 
     def expel(self, member: MemoryMember) -> None:
-        """Ends a member's session; the member learns that by its next request."""
+        """Ends a member's session. The member finds out at its next request."""
         member.expelled = True
         self.leave(member)
 
@@ -134,13 +134,19 @@ class MemoryGroup:
     def accept(
         self, member: str, generation: int, positions: Mapping[PartitionId, Committed]
     ) -> None:
-        """Commits positions without a check, as for a transaction whose member has left since."""
+        """Commits positions without checks.
+
+        A transaction's positions are committed even if its member has left the group meanwhile.
+        """
         for at, held in positions.items():
             self.committed[at] = held
             self.history.append(MemoryCommit(self._name, member, generation, at, *held))
 
     def refusal(self, member: MemoryMember | None) -> KafkaError | None:
-        """Returns the error with which the group refuses a commit by this member, or by none."""
+        """Returns the error with which the group refuses this member's commit; None if it accepts.
+
+        A commit by a client that is no member (None) is accepted if the group has no members.
+        """
         if member is None:
             return KafkaError(KafkaError.UNKNOWN_MEMBER_ID) if self._members else None
         if member.expelled:

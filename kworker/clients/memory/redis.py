@@ -40,7 +40,7 @@ class MemoryRedis:
         self.suspects.clear()
 
     def state(self, name: str) -> ClaimState | None:
-        """Returns the claim or mark under an event's key; None if there is none."""
+        """Returns the state stored under an event's key; None if there is none, or it expired."""
         state, until = self._ids.get(name, (None, 0.0))
         return state if self._now_s() < until else None
 
@@ -119,7 +119,7 @@ class MemoryRedisClaims:
             self._redis.delete(name)
 
     def _claim(self, id_: str, source: str, over: Takeover | None) -> ClaimState | None:
-        """Claims an event id; returns None, or the claim or mark that prevents it."""
+        """Claims an event id; returns None, or the stored state that prevents the claim."""
         name, mine = self._prefix + id_, Claimed(self._owner, source)
         state = self._redis.state(name)
         if state in (None, mine) or (over is not None and self._still(over, state)):

@@ -97,7 +97,7 @@ class MemoryTransactor:
         return len(self._queued)
 
     def problem(self) -> str | None:
-        """Returns the reason why the transaction takes no more records; None if it does."""
+        """Returns the reason why the transaction takes no more records; None if it takes more."""
         fenced = self._kafka.installed(self._id) is not self
         return str(KafkaError(KafkaError._FENCED)) if fenced else self._broken or None
 
