@@ -93,7 +93,8 @@ class Intake:
     def take(self, most: int, wait_s: float) -> int:
         """Polls the consumer; returns the number of records and events. Rebalances run in here.
 
-        Raises Fenced, and OutOfOrder: after that only a restarted worker knows its position.
+        Raises Fenced if another process has taken this worker's place in the group. Raises
+        OutOfOrder if the consumer returns an offset twice; then the worker must be restarted.
         """
         self._takes += 1
         batch = self._consumer.poll(most, wait_s)
@@ -244,8 +245,8 @@ class Intake:
     def _present(self, at: PartitionId) -> Partition | None:
         """Returns the partition if its records may be taken now, otherwise None.
 
-        None means that it is not assigned, or only since this poll, that its offset map is full, or
-        that a drain has begun.
+        Returns None for a partition that is not assigned, was assigned during this very poll, or
+        has a full offset map. Once a drain has begun, returns None for every partition.
         """
         partition = self._assignment.partitions.get(at)
         if partition is None or partition in self._assignment.fresh or self._flow.stopped:

@@ -20,7 +20,7 @@ class EndedRuns(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A run of this same record, begun before a rebalance, has ended."""
+    """The ended run, begun before a rebalance, of a record that was redelivered since."""
 
     run: Record
 
@@ -47,7 +47,7 @@ class _OrphanLane:
         return bool(self.going or self.useful or self.following)
 
     def run_of(self, record: Record) -> Record | None:
-        """Returns this record's own run from before a rebalance, if it may be adopted."""
+        """Returns this record's own run from before a rebalance, if its outcome is still useful."""
         return _same(self.useful, record)
 
 
@@ -66,7 +66,10 @@ class OrphanedRuns:
     """
 
     def __init__(self, *, keeps: bool) -> None:
-        """`keeps`: finished outcomes wait here for their redelivered records, not in Redis."""
+        """If `keeps`, the outcome of an ended run is kept here until its record is redelivered.
+
+        Otherwise Redis keeps that outcome.
+        """
         self._keeps = keeps
         self._lanes: dict[LaneName, _OrphanLane] = {}
         self._here: dict[PartitionId, Partition] = {}
@@ -77,7 +80,10 @@ class OrphanedRuns:
     # -- epochs -----------------------------------------------------------------------
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets waiting records of a revoked partition; returns none, as they hold no claims."""
+        """Forgets the waiting records of a revoked partition.
+
+        Returns the records whose claims are to be released: none, as waiting records have none.
+        """
         self._here.pop(_at(partition), None)
         for lane in self._lanes.values():
             lane.following = [one for one in lane.following if one.partition is not partition]
@@ -120,7 +126,11 @@ class OrphanedRuns:
     # -- records of the present epoch -------------------------------------------------
 
     def match(self, record: Record) -> FinishedRun | LaneBusy | None:
-        """Returns the record's own finished run, or LaneBusy; None if the record may run."""
+        """Looks for runs with the record's key that began before a rebalance.
+
+        Returns the record's own run if that has ended; otherwise LaneBusy while any such run is
+        going. Returns None if the record may run.
+        """
         if (lane := self._lanes.get(_name(record))) is None:
             return None
         run = lane.run_of(record)
@@ -129,13 +139,13 @@ class OrphanedRuns:
         return LANE_BUSY if lane.going else None
 
     def adopt(self, finished: FinishedRun, record: Record) -> Record:
-        """Makes the finished run stand for its redelivered record; returns the run."""
+        """Replaces a redelivered record with that of its finished run; returns the latter."""
         self._adopt(finished.run, record, self._lanes[_name(record)])
         self._prune()
         return finished.run
 
     def wait(self, record: Record) -> None:
-        """Keeps a record until the orphaned runs of its lane, the queue of its key, have ended."""
+        """Keeps a record until the runs of its key that began before a rebalance have ended."""
         self._pass_over(record)
         self._lanes[_name(record)].following.append(record)
 
@@ -152,7 +162,10 @@ class OrphanedRuns:
             lane.useful = [one for one in lane.useful if _at(one.partition) != at]
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Hands back waiting records of these partitions that have no orphaned run of their own."""
+        """Removes and returns waiting records of these partitions.
+
+        A record stays if its own run from before a rebalance may still give it an outcome.
+        """
         back = []
         for lane in self._lanes.values():
             for one in list(lane.following):
@@ -164,7 +177,7 @@ class OrphanedRuns:
     # -- runs of earlier epochs -------------------------------------------------------
 
     def ended(self, records: Iterable[Record]) -> EndedRuns:
-        """Sorts records that came back from the pool after their partitions were revoked."""
+        """Returns what becomes of records whose run ended after their partition was revoked."""
         ends = EndedRuns([], [], [])
         for record in records:
             self._end(record, ends)

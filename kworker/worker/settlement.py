@@ -64,7 +64,7 @@ class Settlement:
 
     @property
     def held(self) -> list[str]:
-        """One line for each of the first records that their topic refuses, and one for the rest."""
+        """One line for each of the first few records that topics refuse, and one for the rest."""
         held = self._outbox.held
         lines = [_held(each) for each in held[:_HELD_SHOWN]]
         if len(held) > _HELD_SHOWN:
@@ -183,8 +183,8 @@ class Settlement:
     def _fail_undeliverable(self, now: float) -> None:
         """Turns records with a result that its topic refuses for good into dead letters.
 
-        A dead letter that is refused, too, can only wait. A retry that cannot be cut waits until it
-        is refused once more.
+        A refused retry or dead letter is cut to its topic's limit, or else tried again later. A
+        retry that is refused once more becomes a dead letter.
         """
         condemned, self._outbox.undeliverable = self._outbox.undeliverable, []
         held = []

@@ -146,7 +146,10 @@ class Worker:
             )
 
     def _build_handlers(self) -> Handlers | None:
-        """Makes the handlers, with back-off while a class raises; None if a drain begins first."""
+        """Makes the handlers; if that fails, tries again after a pause.
+
+        Returns None if a drain begins first. Raises ConfigError at once.
+        """
         wait_s, most_s = _BUILD_AGAIN_S
         while True:
             try:

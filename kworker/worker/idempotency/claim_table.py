@@ -60,9 +60,9 @@ class ClaimAnswers:
 class ClaimTable:
     """The events that this worker has claimed or is claiming, by event id.
 
-    Owned by the claims thread, which also owns a record from its batch until its answer. While one
-    record holds the claim of an event, no other record of that event runs on this worker, not even
-    the same record delivered again in a later epoch.
+    Owned by the claims thread, which also owns each record that waits for the answer to its claim.
+    While one record holds the claim of an event, no other record of that event runs on this worker,
+    not even the same record delivered again after a rebalance.
     """
 
     def __init__(

@@ -160,7 +160,10 @@ class ClaimThread:
             self.redis_error, self._retry_s = None, _RETRY_S[0]
 
     def _exchange_all(self) -> None:
-        """Exchanges suspects and updates with Redis, and requests claims; repeats for takeovers."""
+        """Exchanges suspects and updates with Redis, and requests claims.
+
+        Claims that dead owners hold are requested again at once, to take them over.
+        """
         if self._suspects is not None:
             self._suspects.turn(self._clock())
         for _ in range(_ROUNDS):

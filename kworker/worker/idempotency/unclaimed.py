@@ -10,7 +10,7 @@ _NO_ANSWERS = ClaimAnswers()
 
 
 class Unclaimed:
-    """Stands in for a `ClaimClient` without idempotency. Records run straight from their lanes."""
+    """Stands in for a `ClaimClient` without idempotency. Records run without a claim."""
 
     keeps_outcomes = False
     pending = False

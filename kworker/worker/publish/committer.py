@@ -75,7 +75,7 @@ class Committer:
 
     @property
     def under_way(self) -> bool:
-        """True if a commit without an answer would change the positions of the group."""
+        """True if a commit that changes the group's positions was sent and is not answered yet."""
         return self._sent is not None and self._would_change(self._sent)
 
     def _would_change(self, positions: Mapping[PartitionId, Committed]) -> bool:
@@ -101,9 +101,9 @@ class Committer:
         partitions: Iterable[Partition],
         settling: SettlingOffsets = _NOTHING,
     ) -> dict[PartitionId, Committed]:
-        """Returns the positions of open partitions that the group does not hold yet.
+        """Returns the position to commit for each open partition that has a new one.
 
-        The positions are those that follow once the records of `settling` are settled, too.
+        The records of `settling` count as settled already.
         """
         found: dict[PartitionId, Committed] = {}
         for partition in partitions:

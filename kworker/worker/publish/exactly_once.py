@@ -181,7 +181,10 @@ class ExactlyOnce:
     # -- one transaction --------------------------------------------------------------
 
     def _fill(self, now: float) -> None:
-        """Begins a transaction if needed, produces waiting outputs, and closes it when due."""
+        """Begins a transaction if needed, and produces waiting outputs into it.
+
+        If a flush is due, the transaction takes no more outputs after these.
+        """
         if self._outdated() and not self._batch.torn:
             if self._step is TransactionStep.READY:
                 self._replace(now, TransactionStep.AWAY)
@@ -279,8 +282,8 @@ class ExactlyOnce:
     def _abort(self, now: float, *, why: str = "", broken: str = "") -> None:
         """Aborts the transaction. Its records are published again, except those that Kafka refused.
 
-        `why` is a reason that no topic has caused; `broken` is one that an unknown topic has
-        caused.
+        `why` is a reason that does not lie with a topic. `broken` is a reason that lies with a
+        topic, but it is not known with which one.
         """
         self._broken = broken
         if why or broken:
@@ -308,7 +311,10 @@ class ExactlyOnce:
     # -- recovery ---------------------------------------------------------------------
 
     def _doubt(self, refused: KafkaRequestError, now: float) -> None:
-        """Replaces the producer; then the group's positions are read back. Raises FencedByTwin."""
+        """Replaces the producer; then the group's positions are read to see what was committed.
+
+        Raises FencedByTwin if other processes have fenced this worker too often.
+        """
         foreign = self._fences.judge(refused, self._begun_at, now)
         if foreign is None:
             _LOG.warning(
@@ -383,7 +389,10 @@ class ExactlyOnce:
             self._step, self._problem = TransactionStep.READY, ""
 
     def _resolve(self, held: Mapping[PartitionId, Committed | None]) -> list[Record]:
-        """Settles the in-doubt records that the positions `held` cover, and repeats the others."""
+        """Settles the records that are committed, as the group's positions `held` show.
+
+        The other records of the transaction in doubt are published again.
+        """
         assert self._in_doubt is not None
         settled, lost = self._in_doubt.resolved(held)
         self._in_doubt = None
@@ -446,7 +455,7 @@ class ExactlyOnce:
 
 
 def _is_refused(record: Record) -> bool:
-    """Returns True if Kafka refused an output of the record for a reason of its own."""
+    """Returns True if Kafka refused an output of the record; False if the client gave it up."""
     failed = record.failed_deliveries
     return bool(failed) and refusal_of(failed).fault is not Fault.GIVEN_UP
 

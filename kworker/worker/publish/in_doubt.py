@@ -57,7 +57,7 @@ class FencePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFence:
-    """A fencing by another process; `nth` counts them, and at `most` this process ends."""
+    """The `nth` recent fencing by another process. At number `most`, this process ends."""
 
     nth: int
     most: int
@@ -65,10 +65,11 @@ class ForeignFence:
 
 
 class FencingJudge:
-    """Tells fencing by other processes from fencing by this worker's past; counts the former.
+    """Decides whether another process has fenced this worker, and counts how often.
 
-    Owned by the thread that uses transactions. `began` is the start of the service, not of this
-    process: a restarted worker is no newcomer.
+    Owned by the thread that uses transactions. Kafka may also fence a worker because of its own
+    earlier transaction or request; this does not count. `began` is the time at which the service
+    began, not this process: the older the service, the more fencings it tolerates.
     """
 
     def __init__(self, name: str, policy: FencePolicy, began: float) -> None:
@@ -81,12 +82,12 @@ class FencingJudge:
     def judge(
         self, refused: KafkaRequestError, begun_at: float | None, now: float
     ) -> ForeignFence | None:
-        """Returns the fencing that a refusal shows; None if no other process fenced this one.
+        """Returns the fencing by another process that a refusal shows, or None.
 
-        Called for each refusal that leaves a transaction in doubt, which began at `begun_at`. This
-        worker's own past may fence it, too: a transaction that was open for too long, or a request
-        still under way after a temporary refusal. Raises FencedByTwin if others have fenced it too
-        often.
+        Called for each refusal that leaves the end of a transaction unknown. `begun_at` is the time
+        at which that transaction began. Returns None if the worker's own past may have fenced it: a
+        transaction that was open for too long, or a request still under way after a temporary
+        refusal. Raises FencedByTwin if other processes have fenced this worker too often.
         """
         policy = self._policy
         if refused.retriable:

@@ -26,7 +26,10 @@ class OutboxPolicy:
 
 
 class Undeliverable(NamedTuple):
-    """A record with an output that its topic refuses for good; `again`: not for the first time."""
+    """A record with an output that its topic refuses for good.
+
+    `again` is True if that output was refused before, and then tried once more.
+    """
 
     record: Record
     topic: str
@@ -106,7 +109,7 @@ class Outbox:
 
     @property
     def held(self) -> list[Undeliverable]:
-        """The retries and dead letters that their topic refuses for good; they delay no others."""
+        """The retries and dead letters that topics refuse for good. They delay no other records."""
         return self._held
 
     def is_ready(self) -> bool:
@@ -114,7 +117,7 @@ class Outbox:
         return not all(map(self.refusals.blocks, self.waiting))
 
     def update(self, now: float) -> None:
-        """Moves records that may be written by now to the front of `waiting`."""
+        """Puts records in `waiting` whose back-off, or wait for a topic's limit, is over."""
         if self._large and self._large_since != self._limits.answers:
             self.waiting.extend(self._large)
             self._large = []
@@ -129,7 +132,7 @@ class Outbox:
         self.waiting.extendleft(reversed(self.refusals.next(now)))
 
     def _measure(self, now: float) -> None:
-        """Moves waiting records over a changed limit to `undeliverable`, instead of trying them."""
+        """Moves records with an output that exceeds a changed limit to `undeliverable`, untried."""
         self._measured = self._limits.version
         for record in [*self.waiting, *self.refusals]:
             over = next((o for o in outputs_of(record) if not self._limits.fits(o)), None)
@@ -144,7 +147,7 @@ class Outbox:
     # -- what Kafka refused -----------------------------------------------------------
 
     def block_first(self) -> None:
-        """Makes the first waiting record wait for its topic, which backs off."""
+        """Moves the first record of `waiting` to `refusals`, because its topic backs off."""
         self.refusals.wait(self.waiting.popleft())
 
     def first_refused(
@@ -180,7 +183,11 @@ class Outbox:
         self.waiting.extendleft(reversed(records))
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
-        """Lets topics of these records back off, to find the unknown topic that takes nothing."""
+        """Lets topics of these records back off, since one of them takes nothing.
+
+        If the records have several topics, all topics but one back off. A single topic is the one
+        at fault, and backs off.
+        """
         moved = self.refusals.isolate_topic(records, why, now)
         self.waiting = deque(without(self.waiting, set(moved)))
 

@@ -80,7 +80,7 @@ class OutputBatch:
 
     @property
     def torn(self) -> bool:
-        """True if a record's outputs are produced in part, so that the others must follow."""
+        """True if only some of a record's outputs are produced, so that the rest must follow."""
         return self._torn is not None
 
     def holds(self, partition: Partition) -> bool:
@@ -99,9 +99,9 @@ class OutputBatch:
     def finish(self, now: float) -> list[Record]:
         """Empties the batch after all delivery reports; returns the records that are in Kafka.
 
-        A record that is produced in part goes on in the next batch. But if Kafka refused other
-        records, it is returned to the outbox with them, so that none of them seems to be refused
-        alone.
+        A record of which only some outputs are produced goes on in the next batch. But if Kafka
+        refused any record, the partly produced record goes back to the outbox as well, because that
+        record may be the one at fault.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]

@@ -28,7 +28,7 @@ class SizedProperties:
         return {**self._given, **self._made}
 
     def outdated(self) -> bool:
-        """Returns True if the limits have changed so that a new producer would have other sizes."""
+        """Returns True if changed topic limits call for a producer with other properties."""
         if self._version != self._facts.version:
             self._version = self._facts.version
             self._outdated = self._made != self._sizes()

@@ -8,11 +8,11 @@ from kworker.core.record import Record
 
 
 class RefusalSearch:
-    """Finds the records that a topic refuses for good, by trying ever smaller portions of them.
+    """Finds the records that a topic refuses for good, among those that it refused together.
 
     Owned by `Refusals`. Brokers refuse a whole batch because of one record, and mostly do not name
-    that record. A record that is refused alone is at fault; it is `doubted` instead where the topic
-    may be at fault.
+    that record. So ever smaller portions of the batch are tried. A record that is refused alone is
+    at fault. But if the topic may be at fault, `doubt` keeps the record for another try.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -33,7 +33,7 @@ class RefusalSearch:
 
     @property
     def wants_stranger(self) -> bool:
-        """True if trying a record that was never refused would tell more than the doubted ones."""
+        """True if only records refused alone are left to try, so that another record is needed."""
         return bool(self._doubted) and not self._portions
 
     def add(self, records: Iterable[Record]) -> None:
@@ -41,7 +41,7 @@ class RefusalSearch:
         self._portions.append(list(records))
 
     def begin(self, now: float) -> list[Record]:
-        """Returns the next portion to try; an empty list while the topic backs off."""
+        """Returns the records to try together next; an empty list while the topic backs off."""
         if self._doubted and self.took:
             self._portions.appendleft(self._doubted)
             self._doubted = []
@@ -52,9 +52,10 @@ class RefusalSearch:
         return self.portion
 
     def _probe(self) -> list[Record]:
-        """Returns, by turns, one record that was refused alone and one that was not.
+        """Returns a record to try: by turns one that was refused alone, and any other record.
 
-        If the topic takes the second, it works, and the records that it refuses are at fault.
+        If the topic takes the other record, the topic works, and the records that it refuses are at
+        fault.
         """
         self._stranger = not self._stranger and bool(self._portions)
         if not self._stranger:
@@ -66,9 +67,10 @@ class RefusalSearch:
         return [one]
 
     def refused(self, guilty: Collection[Record]) -> Record | None:
-        """Ends the trial of the portion, in which the `guilty` records were reported as invalid.
+        """Ends a try in which Kafka reported the `guilty` records as invalid.
 
-        Returns the record at fault if the portion had only one; otherwise splits the portion.
+        If only one record was tried, and is guilty, returns this record. Otherwise splits the
+        records into smaller portions to try later, and returns None.
         """
         portion, self.portion = self.portion, []
         if len(portion) == 1 and portion[0] in guilty:
@@ -81,7 +83,10 @@ class RefusalSearch:
         return None
 
     def doubt(self, record: Record, until: float) -> None:
-        """Keeps a record refused alone, maybe by its topic's fault; tries none `until` then."""
+        """Keeps a record that was refused alone, since its topic may be at fault.
+
+        No record is tried before the time `until`.
+        """
         # In their order: one that was doubted before is the first of them.
         at = len(self._doubted) if self._stranger else 0
         self._doubted.insert(at, record)

@@ -27,8 +27,8 @@ class Refusals:
 
     Owned by the outbox. A topic that refused an output backs off for a while, and its records wait
     here, in order. Among records that were refused as invalid or too large, a search finds those at
-    fault; the portion that it tries waits in the outbox. The topic is at fault instead if it took
-    such records before, and has taken none since one was found to be at fault.
+    fault; the records that it is trying wait in the outbox. The topic itself counts as at fault if
+    it took such records earlier, but nothing since the search last found a record at fault.
     """
 
     def __init__(self, retry_s: float, limits: TopicLimits) -> None:
@@ -47,7 +47,10 @@ class Refusals:
         return chain(self._waiting, *self._searches.values())
 
     def blocks(self, record: Record) -> bool:
-        """Returns True if a topic of the record backs off, and no search is trying the record."""
+        """Returns True if the record must wait, because one of its topics backs off.
+
+        Returns False for a record that is being tried now, to find the records at fault.
+        """
         if record in self._portion:
             return False
         return any(output.topic in self.backing_off for output in outputs_of(record))
@@ -55,7 +58,8 @@ class Refusals:
     def next(self, now: float) -> list[Record]:
         """Removes and returns the records that may be written now, before all others.
 
-        These are the next portion of a search, and records whose topic's back-off is over.
+        These are records whose topic's back-off is over, and the records to try next in the search
+        for those at fault.
         """
         first: list[Record] = []
         if self._searches and not any(search.portion for search in self._searches.values()):
@@ -95,8 +99,8 @@ class Refusals:
     def sort_out(self, records: list[Record], now: float) -> tuple[list[Record], list[Verdict]]:
         """Takes records that were sent, in this order, and did not get into Kafka.
 
-        Returns the records to write again, except those that wait here now, and the records that
-        their topics refuse for good.
+        Returns two lists. The first has the records to write again; the caller leaves out those
+        that wait here now. The second has the records that their topics refuse for good.
         """
         again: list[Record] = []
         later: list[Record] = []
@@ -141,10 +145,10 @@ class Refusals:
         return [*searched, record]
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> list[Record]:
-        """Lets topics of these records back off, to find the unknown one that takes nothing.
+        """Lets topics of these records back off, since one of them takes nothing.
 
-        All topics but one back off, so that one is at fault if the same happens again. Returns the
-        records, other than these, that wait here because of it.
+        If the records have several topics, all topics but one back off. A single topic is the one
+        at fault, and backs off. Returns other records of that topic that have to wait here, too.
         """
         topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
         searched: list[Record] = []
@@ -159,7 +163,10 @@ class Refusals:
         return searched
 
     def _back_off(self, topic: str, why: str, now: float) -> list[Record]:
-        """Lets a topic at fault back off, and ends its search; returns the searched records."""
+        """Lets a topic at fault back off, and ends any search among the records that it refused.
+
+        Returns the records of that search.
+        """
         search = self._searches.pop(topic, None)
         self.problems[topic] = why
         self.backing_off[topic] = now + self._retry_s
@@ -234,7 +241,7 @@ def is_for(record: Record, topic: str) -> bool:
 
 
 def alone(record: Record) -> Record:
-    """Detaches a record, which may wait for long, from the values of others packed with it."""
+    """Unpacks a record, so that its wait does not keep the values of a whole batch in memory."""
     record.unpack()
     return record
 

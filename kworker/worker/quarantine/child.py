@@ -85,7 +85,7 @@ class IsolatedRunner:
     """Runs records in a pool like the worker's. One thread feeds the pool and sends outcomes."""
 
     def __init__(self, pool: Pool, slot: Slot) -> None:
-        """`pool` has been started. It notes the records that run in `slot` of the scoreboard."""
+        """`pool` has been started, and writes to `slot` of the scoreboard which records it runs."""
         self._slot = slot
         self._pool = pool
         self._partitions: dict[tuple[str, int], Partition] = {}

@@ -35,7 +35,10 @@ class KnownSuspects:
         return record.source.place in self._all
 
     def of(self, record: Record) -> Suspect:
-        """Returns the suspect for a record, without deaths if its file was removed meanwhile."""
+        """Returns the suspect for a record.
+
+        If its file was removed meanwhile, the number of processes that it ended is 0.
+        """
         place = record.source.place
         return self._all.get(place) or Suspect(place, "crash")
 

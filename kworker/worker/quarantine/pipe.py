@@ -17,7 +17,7 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message to the process: the configuration, and each topic's limit in bytes."""
+    """The first message to an isolated process: the configuration, and topics' limits in bytes."""
 
     config: Config
     limits: Mapping[str, int]
@@ -63,7 +63,7 @@ class ProtocolError(Exception):
 
 
 def frame(message: PipeMessage) -> bytes:
-    """Returns a message as bytes for the pipe. Raises OverflowError if they are too many."""
+    """Returns a message as bytes for the pipe. Raises OverflowError if it is too large."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     if len(data) > FRAME_BYTES_MAX:
         raise OverflowError(f"a message of {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
@@ -77,7 +77,10 @@ class Frames:
         self._received = bytearray()
 
     def add(self, data: bytes) -> list[Any]:
-        """Returns the messages that are complete now. Raises ProtocolError."""
+        """Adds received bytes, and returns the messages that are complete now.
+
+        Raises ProtocolError if the bytes are not a valid message.
+        """
         received, messages = self._received, []
         received += data
         while len(received) >= _LENGTH_BYTES:

@@ -16,7 +16,7 @@ _APART_S = 1.0  # and does not open the circuit so soon after a success.
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """The last raise of `Unavailable` with a name, and the number of successes until then."""
+    """The time at which `Unavailable` last named a dependency, and the successes until then."""
 
     at: float
     successes: int
@@ -28,11 +28,13 @@ class CircuitBreaker:
 
     Owned by the poll thread. `Unavailable` names a dependency, and opens the circuit. Records that
     are running end as they may. Then one record every five seconds runs as a probe, each time
-    another record if there is one. A probe that succeeds closes the circuit. If other records have
-    succeeded since the same name was last raised, the name concerns only a few records. These are
-    snoozed, and the circuit stays closed. Such records may also come together, with no success
-    between them. So once a name was found three times to concern only a few records, it opens the
-    circuit only after a second without any success.
+    another record if there is one. A probe that succeeds closes the circuit.
+
+    If other records have succeeded since a dependency was last named, the dependency seems to
+    concern only a few records. These run again some seconds later, and the circuit stays closed.
+    Several of these records may also come in a row, with no success between them. So a dependency
+    that was found three times to concern only a few records opens the circuit only after a second
+    without any success.
     """
 
     def __init__(self) -> None:
@@ -47,10 +49,10 @@ class CircuitBreaker:
         self._probe_soon = False  # a record in hand has succeeded since
 
     def raised(self, record: Record, name: str, now: float) -> bool:
-        """Notes that a record raised `Unavailable`. Returns True if it must wait.
+        """Notes that a record raised `Unavailable`. Returns True if the record must wait.
 
-        A record waits if the circuit is open, or if the record has just opened it. Else it is
-        snoozed.
+        A record waits if the circuit is open, or if the record has just opened it. Otherwise the
+        record is to run again some seconds later.
         """
         if self._count_raise(name, now) and not self.unavailable:
             return False
@@ -64,7 +66,10 @@ class CircuitBreaker:
         return True
 
     def _count_raise(self, name: str, now: float) -> bool:
-        """Counts a raise of `name`. Returns True if the name concerns only a few records."""
+        """Counts an `Unavailable` that names the dependency `name`.
+
+        Returns True if that dependency seems to concern only a few records.
+        """
         last = self._raised.pop(name, None)
         if last is None or now - last.at > _FORGET_S:
             last = _Raised(now, self._successes)
@@ -97,7 +102,7 @@ class CircuitBreaker:
         self._aside.append(record)
 
     def probe(self, now: float, *, in_hand: int) -> Record | None:
-        """Returns the record to run as a probe now, or None. `in_hand` is the number running."""
+        """Returns the record to run as a probe now, or None. `in_hand` counts running records."""
         soon = self._probe_soon and not in_hand
         candidates = self._aside or self._raisers
         if not self.unavailable or not candidates or (now < self._probe_at and not soon):

@@ -42,7 +42,7 @@ class DeadLetterLimit:
         self.open = False
 
     def succeeded(self, records: int) -> None:
-        """Counts records that succeeded. Enough of them in a row close the open limit."""
+        """Counts records that succeeded. Enough of them in a row let dead letters pass again."""
         if self.open:
             self._successes += records
             if self._successes >= self._policy.successes:

@@ -170,7 +170,10 @@ class RetryDecider:
         self._circuit(record).set_aside(record)
 
     def wake(self, now: float, in_hand: int) -> list[Record]:
-        """Returns waiting records that are to run now. The caller skips those that wait no more."""
+        """Returns records that waited in memory and are to run now.
+
+        The caller ignores records that have stopped waiting meanwhile, such as rejected ones.
+        """
         for circuit in self._circuits.values():
             if (probe := circuit.probe(now, in_hand=in_hand)) is not None:
                 self._woken.append(probe)
@@ -183,7 +186,7 @@ class RetryDecider:
     def accept_dead(self, now: float) -> list[Record]:
         """Closes the dead-letter limit, makes the held records dead letters, and returns them.
 
-        The caller takes these records out of the lanes in which they wait.
+        The caller takes these records out of the queues in which they wait.
         """
         if self._breaker is not None:
             self._breaker.reset()
@@ -200,7 +203,7 @@ class RetryDecider:
 
     @property
     def problems(self) -> list[str]:
-        """One line for each open circuit, and one for the open dead-letter limit."""
+        """One line for each unavailable dependency, and one if dead letters are held back."""
         down = [
             f"{name} is unavailable: {handler} is stopped, and one record probes every"
             f" {PROBE_EVERY_S:g} s"
