@@ -34,7 +34,7 @@ class GroupLag:
         return [problem] if problem else []
 
     def status(self, delay_text: Text) -> dict[str, Any]:
-        """Returns the `lag` of `status --json`; numbers that are not known are None."""
+        """Returns the value of `lag` in `status --json`, in which unknown numbers are None."""
         fleet = self._fleet
         oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.workers), default=0)
         records, unfinished = None, None

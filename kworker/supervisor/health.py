@@ -26,7 +26,10 @@ class Stuck:
 
 
 class WorkerHealth:
-    """Finds stuck and worn-out workers by the scoreboard and /proc. Owned by the supervisor."""
+    """Finds workers that are stuck, exceed `memory` or reach `max_records`.
+
+    Reads the scoreboard and /proc. Owned by the supervisor.
+    """
 
     def __init__(self, fleet: Fleet, limits: Limits) -> None:
         self._fleet = fleet
@@ -98,7 +101,8 @@ class WorkerHealth:
     def _stalled(self, worker: WorkerProcess) -> str:
         """Returns the symptom of a worker whose handler pool finishes nothing, or "".
 
-        A running handler is judged by its time-out instead. Waiting records are not in the pool.
+        Returns "" while a handler runs, since the handler's time-out applies then. Records that
+        wait for a retry do not count as work of the pool.
         """
         words = worker.slot.words
         stalled_s = words[Field.STALLED_MS] / 1000
@@ -134,7 +138,7 @@ class WorkerHealth:
         return why_silent(worker, self._limits, now, self._since)
 
     def _check_memory(self, worker: WorkerProcess, config: Config, now: float) -> bool:
-        """Logs it if the worker exceeds `memory`; returns True if it must be replaced for that."""
+        """Logs when the worker exceeds `memory`; returns True if it must be replaced for that."""
         size, size_max = rss_bytes(worker.pid), config.workers.memory
         baseline = worker.slot.words[Field.BASELINE_BYTES]
         judgement = worker.wear.weigh(size, baseline, size_max, now)

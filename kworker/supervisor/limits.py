@@ -8,7 +8,7 @@ from kworker.core.wear import WearPolicy
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Durations in seconds, and the policies for restarts and for worn-out workers."""
+    """Durations in seconds, and the policies for restarts and for workers over `memory`."""
 
     turn_s: float = 0.25  # the longest sleep of the loop
     gap_s: float = 5.0  # a turn that took longer means that the supervisor was stopped

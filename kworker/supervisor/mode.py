@@ -13,7 +13,10 @@ class Mode(Enum):
     GONE = auto()
 
     def state(self, problems: list[str], *, joined: bool) -> str:
-        """Returns the `state` of `status`; `joined` says if every worker has had an assignment."""
+        """Returns the value of `state` in `status`.
+
+        `joined` is True if every worker has had an assignment.
+        """
         match self:
             case Mode.STARTING:
                 return "waiting" if problems else "starting"

@@ -81,7 +81,11 @@ class Reload:
         now: float,
         peer: Connection | None = None,
     ) -> None:
-        """Reads the configuration again and checks it; refuses mistakes and changed fixed keys."""
+        """Reads the configuration again, and begins the preflight check with it.
+
+        Refuses a configuration with mistakes, or with changes of keys that must not change while
+        the service runs.
+        """
         self._announcer.reloading()
         try:
             new = read_config()
@@ -108,7 +112,7 @@ class Reload:
             self._subscribers.finish({"done": True, "exit_code": 0})
 
     def on_exit(self, pid: int, code: int) -> None:
-        """Passes a child's exit on to the preflight check, if one runs: it may be its child."""
+        """Passes a child's exit on to the preflight check, in case that child runs the check."""
         if self._pending:
             self._pending.check.on_exit(pid, code)
 

@@ -29,7 +29,7 @@ class RollingRestart:
         return len(self._waiting) + (self._current is not None)
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Adds the workers with these numbers, except those that already wait."""
+        """Adds the workers with these numbers, except those that already wait to be replaced."""
         self._waiting.extend(n for n in numbers if n not in self._waiting)
 
     def clear(self) -> None:

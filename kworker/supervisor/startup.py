@@ -43,7 +43,10 @@ class Startup:
         self._sessions_end_at: float | None = None  # of members on other hosts, if there are any
 
     def turn(self, now: float) -> PreflightReport | None:
-        """Returns a report that passed or that waiting cannot improve; None while it waits."""
+        """Returns the report of a preflight check that passed, or None while the startup waits.
+
+        Also returns a report with problems that do not go away by waiting.
+        """
         if not self._leftovers_ended and not self._check_leftovers(now):
             return None
         if self._check is None:
@@ -73,7 +76,7 @@ class Startup:
         return [f"{line}; {ends}" for line in report.elsewhere]
 
     def on_exit(self, pid: int, code: int) -> None:
-        """Passes a child's exit on to the preflight check, if one runs: it may be its child."""
+        """Passes a child's exit on to the preflight check, in case that child runs the check."""
         if self._check:
             self._check.on_exit(pid, code)
 

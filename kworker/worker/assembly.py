@@ -73,7 +73,7 @@ class Role:
 
 
 def make_intake(config: Config) -> IntakePolicy:
-    """Makes the intake policy of a worker, whose retries come back through the requeue topic."""
+    """Makes the rules for taking records: requeue topic, source topics, and maximum age."""
     return IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age)
 
 

@@ -64,7 +64,7 @@ class Assignment:
         positions_readable: Callable[[], bool],
         had: Mapping[PartitionId, str],
     ) -> None:
-        """`had` maps each partition in which the group must have a position to its topic's id."""
+        """`had` holds the topic ids of the partitions in which the group must have positions."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
@@ -123,7 +123,7 @@ class Assignment:
         return {topic for topic, _ in self.partitions} | self._missing
 
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
-        """Returns assigned topics that, by these `ids`, were created after their assignment."""
+        """Returns the assigned topics that were created since their assignment, as `ids` show."""
         known = {topic: self._known[topic] for topic, _ in self.partitions}
         others = {t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id}
         return sorted(others | (self._missing & ids.keys()))
@@ -136,10 +136,10 @@ class Assignment:
     ) -> dict[PartitionId, Committed | None]:
         """Returns the start positions of topics that were deleted and created again.
 
-        The brokers forget the group's positions with a topic, but a worker that has not heard of
-        the deletion may commit one afterwards. Its metadata names the old topic. Where it names
-        none, a change of the topic id since the last assignment tells the same. The next commit
-        sends these starts, even if no record has ended, since its metadata names the new topic.
+        The brokers delete a topic's positions with the topic. A worker that has not heard of the
+        deletion may commit a position afterwards, with the old topic in its metadata. A position
+        without metadata is outdated if the topic's id has changed since the last assignment. The
+        next commit sends the start positions, with the new topic, even if no record has ended.
         """
         others = {t for t, one in identities.items() if self._known.get(t, one) != one}
         self._known.update(identities)
@@ -153,7 +153,7 @@ class Assignment:
         return anew
 
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
-        """Returns the first offset; None, which lets the client find it, if no broker answers."""
+        """Returns the first offset, or None if no broker answers: then the client finds it."""
         _LOG.warning(
             "topic was deleted and created again; the partition is read from its first offset",
             partition=f"{at[0]}/{at[1]}",
@@ -270,7 +270,7 @@ class Assignment:
             time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
 
     def _wait_for_own_transaction(self) -> None:
-        """Waits for this worker's producer, which first ends the transaction of a dead worker."""
+        """Waits, at most ASK_S, until no transaction of this worker's id hides the positions."""
         until = time.monotonic() + ASK_S
         while not self._positions_readable() and time.monotonic() < until:
             self.beat()

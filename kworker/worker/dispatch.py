@@ -41,9 +41,9 @@ class Dispatch:
 
     Owned by the poll thread. A lane is the queue of one key. The first record of each lane is
     claimed in Redis, if idempotency is configured. Then it runs: a suspect in the quarantine, any
-    other record in the pool. `Admission` decides before both steps. Besides the lanes and the pool,
-    each `Stage` can hold a record on this way. An adopted record has ended already: its run began
-    in an earlier assignment.
+    other record in the pool. `Admission` decides before both steps. Each `Stage` is a further place
+    where a record can be in between. A record is adopted, instead of run again, if its run began in
+    an earlier assignment and has ended.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Dispatch:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds for which the pool, though it has or could have records, has ended none."""
+        """The seconds since the pool last ended a record, or last had nothing to do."""
         return self._stall_timer.stalled_s
 
     def next_due(self) -> float | None:
@@ -178,7 +178,7 @@ class Dispatch:
     # -- on the way to the handlers ---------------------------------------------------
 
     def _claim(self, now: float) -> list[Record]:
-        """Claims the first records of keys in Redis; returns those that need no run."""
+        """Requests a claim for the next record of each key; returns records that need no run."""
         answers = self._claims.turn(now)
         for record, after_s in answers.busy:
             self._lanes.park(record, now + after_s)
@@ -225,7 +225,7 @@ class Dispatch:
                 return False
 
     def _may_run(self, record: Record) -> bool:
-        """Returns True if the record may run in the pool; otherwise sends it where it belongs."""
+        """Returns True if the record may run in the pool; else isolates it or keeps it back."""
         match self._admission.decide(record):
             case Run():
                 self._orphans.begin(record)
@@ -284,7 +284,10 @@ class Dispatch:
             self.rejections.settled(dead)
 
     def outlived(self, records: list[Record]) -> None:
-        """Takes ended records whose partitions were revoked before the outcomes were durable."""
+        """Handles ended records whose partitions were revoked before the outcomes were durable.
+
+        An outcome is used if the partition came back and the record was delivered again.
+        """
         self._adopted += self.endings.ended_late(records)
 
     # -- partitions that come and go --------------------------------------------------
@@ -328,7 +331,7 @@ class Dispatch:
         self._drop_unbegun()
 
     def _shed_late(self) -> None:
-        """Drops records that became ready again since `shed`, of partitions that start none."""
+        """Drops records that became ready after the call of `shed` and are of its partitions."""
         self._lanes.put_back(self._quarantine.withdraw(self._shedding))
         if self._lanes.ready or self._lanes.parked:
             self._drop_unbegun()
@@ -341,7 +344,10 @@ class Dispatch:
             self._flow.release(unheld)
 
     def close(self, partition: Partition) -> None:
-        """Gives up a partition: its running records count only if it is assigned here again."""
+        """Gives up a partition.
+
+        The outcomes of its running records are used only if the partition is assigned here again.
+        """
         running = [record for record in self._in_pool if record.partition is partition]
         dropped, unheld = self._lanes.close(partition)
         self._flow.release(unheld)

@@ -74,9 +74,9 @@ class Endings:
     # -- the ends of runs -------------------------------------------------------------
 
     def judge(self, ended: list[Record]) -> list[Record]:
-        """Judges records that came back from their runs; returns those that have ended.
+        """Decides what follows for records that ran, and for records that failed without a run.
 
-        Their outcomes are `Publishable` or `Skipped`.
+        Returns the records whose outcome is final: `Publishable` or `Skipped`.
         """
         if not ended and not self._failed_early:
             return []
@@ -120,7 +120,7 @@ class Endings:
             self.ended_late(late)
 
     def finish(self, records: list[Record]) -> list[Record]:
-        """Lets the next record of each key run, as these have ended; returns these records."""
+        """Lets the next record of each of these records' keys run; returns these records."""
         self._lanes.finish(records)
         self._flow.leave(records)
         return records
@@ -167,7 +167,10 @@ class Endings:
         self._failed_early.append(record)
 
     def refused(self, record: Record, why: str) -> None:
-        """Fails a record whose outputs a topic refuses for good; it is in flight until judged."""
+        """Fails a record whose outputs a topic refuses for good.
+
+        The record is in flight again until `judge` has handled the failure.
+        """
         self._decider.refused(record)
         record.lane = None  # which has gone on
         self._flow.enter(record.partition, (record.memory_bytes,))
@@ -234,11 +237,11 @@ class Endings:
     # -- partitions that go -----------------------------------------------------------
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - a stage
-        """Returns nothing: failed records go on to their end, and so do calls of `dead`."""
+        """Returns []: failures are still handled, and handlers' `dead` methods still called."""
         return []
 
     def close(self, partition: Partition) -> list[Record]:
-        """Forgets unjudged failures of a revoked partition; returns their records."""
+        """Drops and returns failed records of a revoked partition that `judge` has not handled."""
         gone = [record for record in self._failed_early if record.partition is partition]
         self._failed_early = [r for r in self._failed_early if r.partition is not partition]
         return gone

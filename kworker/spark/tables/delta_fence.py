@@ -100,15 +100,15 @@ class DeltaFence:
         return [name for name in names if name.startswith(FIRST_WRITE_MARKER)]
 
     def _creation_mark(self) -> CommitMark | None:
-        """The mark of the table's first commit, if this writer made that commit.
+        """The mark that this writer left in the table's first commit; None if there is none.
 
-        A first commit without rows has a claim: the mark of a job that takes over the table.
+        If that commit only created the table, its mark is a claim: no batch belongs to it.
         """
         first = self._log.commit(0)
         return None if first is None else CommitMark.parse(first.metadata, self.writer)
 
     def _marks(self) -> Iterator[CommitMark]:
-        """The marks of this writer, the last one first, in the commits that the log still has."""
+        """The marks that this writer left in the commits still in the log, newest first."""
         marks = (CommitMark.parse(commit.metadata, self.writer) for commit in self._log.commits())
         return (mark for mark in marks if mark is not None)
 

@@ -27,7 +27,7 @@ class DeltaCommit(NamedTuple):
 
 
 class DeltaLog:
-    """The log of one Delta table, read with Delta's LogStore, which suits its file system.
+    """The log of one Delta table, read with Delta's LogStore for the table's file system.
 
     Raises Spark's and Java's errors.
     """

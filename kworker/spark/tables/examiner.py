@@ -55,7 +55,7 @@ class TransformFails(KworkerError):
 
 
 def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
-    """Finds the results that fail alone, by bisection; none if only several together fail.
+    """Finds each result that fails alone, by bisection. Ignores those that only fail together.
 
     Ends early when more than SET_ASIDE_MAX are found. Raises what `fails` raises. One result among
     n takes 1 + 2 log2 n calls of `fails`, with 3 n records in total.
@@ -73,7 +73,10 @@ def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
 
 
 def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
-    """The ranges of the records with these numbers, counted through all partitions in order."""
+    """Yields, for each partition, the range of offsets of the records with these numbers.
+
+    The records of the batch are numbered partition by partition.
+    """
     before = 0
     for partition, (begin, end) in sorted(batch.items()):
         first = max(begin, begin + numbers[0] - before)

@@ -42,7 +42,10 @@ class Fence(Protocol):
         """A context in which this job creates the table; other jobs are kept out from then on."""
 
     def prepare_first_write(self, columns: StructType, /) -> bool:
-        """Prepares a first write that creates the table; False if only CREATE TABLE can."""
+        """Prepares a first write of rows that creates the table.
+
+        Returns False if the table must exist before the first write.
+        """
 
     def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         """Appends rows; with `overwrite` they replace all other rows. Raises TableFenced."""
@@ -50,7 +53,11 @@ class Fence(Protocol):
     def merge(
         self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
     ) -> None:
-        """Inserts rows with new keys; `update` replaces the other rows. Raises TableFenced."""
+        """Inserts the rows whose keys are not in the table. Raises TableFenced.
+
+        With `update`, a row whose keys are in the table replaces the table's row, unless the
+        table's row is later.
+        """
 
 
 @contextmanager

@@ -126,7 +126,7 @@ class FileFence:
             stream.close()
 
     def _move_to_table(self, data: str) -> None:
-        """Moves the files of a sealed batch into the table, if they are not there yet."""
+        """Moves the files of a batch into the table, if they are not there yet."""
         for file, name in list(self._unmoved(data)):
             target = self._new(self._table, name)
             self._files.mkdirs(target.getParent())

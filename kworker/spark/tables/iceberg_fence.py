@@ -142,7 +142,7 @@ class IcebergFence:
 
 
 class _Snapshot(NamedTuple):
-    """The current snapshot of an Iceberg table, with the last mark of a batch in its history."""
+    """The current snapshot of an Iceberg table, and the mark in the last commit of a batch."""
 
     snapshot: int | None  # None before the first write
     mark: CommitMark | None  # None, too, if the snapshots with it have expired

@@ -182,7 +182,10 @@ def _create_statement(sink: Sink, columns: StructType) -> str:
 def start_query(
     rows: DataFrame, sink: Sink, trigger: str, write: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
-    """Starts the query; `write` gets its batches. An impossible mode raises AnalysisException."""
+    """Starts the query, whose batches are passed to `write`.
+
+    Raises AnalysisException for an output mode that the query cannot have.
+    """
     table = sink.table
     writer = rows.writeStream.queryName(table.name).option("checkpointLocation", sink.checkpoint)
     return _triggered(writer, trigger).outputMode(table.mode).foreachBatch(write).start()

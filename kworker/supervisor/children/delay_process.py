@@ -138,14 +138,17 @@ class DelayChild:
         return self._text() if self._process.alive else Text()
 
     def delay_rows(self) -> list[dict[str, Any]]:
-        """Returns the `delays` of `status --json`; without a process, the last known ones."""
+        """Returns the value of `delays` in `status --json`.
+
+        Without a process, the last known value is returned.
+        """
         return [
             {"delay": delay, "waiting": waiting, "next_due_ms": due_ms}
             for delay, waiting, due_ms in self._text().delays
         ]
 
     def status(self, now: float) -> dict[str, Any]:
-        """Returns the `delay` of `status --json`, which describes the delay process itself."""
+        """Returns the value of `delay` in `status --json`, which describes the delay process."""
         process = self._process
         return {
             "pid": process.pid,

@@ -151,7 +151,7 @@ class Fleet:
         return None
 
     def in_hand(self) -> int:
-        """Returns the number of records that all workers have taken and not settled."""
+        """Returns the number of records in all workers whose outcomes are not durable yet."""
         return self.sum(Field.IN_HAND)
 
     def sum(self, field: Field) -> int:

@@ -36,7 +36,7 @@ class Leftovers:
 
     @property
     def any(self) -> bool:
-        """True if some of the processes may still be running."""
+        """True if a process that a worker left behind may still be running."""
         return bool(self._left)
 
     def add(self, number: int, pid: int, now: float) -> None:

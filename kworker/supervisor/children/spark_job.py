@@ -123,7 +123,7 @@ class SparkJob:
         _LOG.warning(f"the Spark job exited ({cause}); next start in {delay_s:g} s, workers go on")
 
     def status(self) -> dict[str, Any]:
-        """Returns the `spark` of `status --json`: the job's state, and its own report."""
+        """Returns the value of `spark` in `status --json`: the state and the report of the job."""
         progress = self._progress()
         state = progress.get("state") or self._state
         tables = [dict(table) for table in _tables(progress)]

@@ -41,7 +41,10 @@ class Death:
 
 
 class WorkerProcess:
-    """A slot's worker processes, one at a time. Owned by the fleet; times are monotonic seconds."""
+    """The processes of one worker, one at a time, which use one slot of the scoreboard.
+
+    Owned by the fleet. Times are monotonic seconds.
+    """
 
     def __init__(
         self, number: int, slot: Slot, policy: RestartPolicy, wear: WearPolicy | None = None

@@ -33,7 +33,10 @@ class ControlClient:
         self._folder = folder
 
     def request(self, verb: str, **arguments: object) -> dict[str, Any]:
-        """Sends a request and returns its only reply. Raises the errors of `follow`."""
+        """Sends a request and returns the only line of its reply.
+
+        Raises NotRunning, NotResponding, CommandRefused, or KworkerError without permission.
+        """
         for reply in self.follow(verb, **arguments):
             return reply
         raise NotResponding(f"{self._name}: the supervisor closed the connection without a reply")

@@ -23,7 +23,7 @@ Reply = dict[str, Any]
 
 
 class Connection:
-    """A command's connection. Its reply is lines, queued by `send`, the last one by `finish`."""
+    """A connection from a command. `send` queues a line of the reply, `finish` the last line."""
 
     def __init__(self, peer: socket.socket, now: float) -> None:
         self.peer = peer
@@ -163,7 +163,7 @@ class ControlServer:
             act(request, connection)
 
     def _watch_writes(self, connection: Connection) -> None:
-        """Selects a connection with queued bytes for writing only; its request has been read."""
+        """Selects the connection for writing while it has queued bytes, otherwise not at all."""
         registered = connection.peer in self._selector.get_map()
         if connection.pending and registered:
             self._selector.modify(connection.peer, selectors.EVENT_WRITE, _nothing)

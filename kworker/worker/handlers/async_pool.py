@@ -141,7 +141,7 @@ class AsyncPool:
         return 0.0 if self._free_now() else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:
-        """Has the loop start a coroutine for each record of a run. Called by the poll thread."""
+        """Has the loop start a coroutine for each record in `run`. Called by the poll thread."""
         self._handed += len(run)
         self._unbegun.append(run)
         self._loop.call(self._begin, run)

@@ -74,11 +74,11 @@ class BatchPool:
         return bool(self._running) or self._buffers.longest_due(self._clock()) is not None
 
     def slack_s(self) -> float:
-        """Returns the seconds that ended records may stay uncollected: 0 if a runner is free."""
+        """Returns the seconds that ended records may stay uncollected: 0 if a batch may begin."""
         return 0.0 if len(self._running) < self._runners.most else SLACK_S
 
     def reclaim(self, now: float) -> list[Record]:
-        """Begins the batches that are due, each turn of the poll thread. Returns no records."""
+        """Begins the batches that are due; returns []. Called at each turn of the poll thread."""
         self._begin(now)
         return []
 

@@ -151,7 +151,7 @@ def make_run_batch(
 def make_async_run_batch(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
 ) -> AsyncRunBatch:
-    """Returns a coroutine function that does the same as the function of `make_run_batch`."""
+    """Returns a coroutine function that runs a batch. For the parameters see `make_run_batch`."""
     one = make_async_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
 
@@ -205,7 +205,7 @@ class _Calls:
         return None
 
     def end(self, batch: HandlerBatch, part: _Part, ends: PartOutcomes) -> None:
-        """Gives each record the outcome in `ends`. If `ends` is empty, all run again in halves."""
+        """Gives each record its outcome in `ends`. If `ends` is empty, the records run again."""
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))
         batch.wake()

@@ -94,7 +94,7 @@ class CpuAffinity:
                 self._until = now + self._policy.keep_s
 
     def end(self) -> None:
-        """Lets the remaining threads run on every CPU."""
+        """Lets the pinned threads run on every CPU again, at the end of the pool."""
         self._spread()
 
     def _look(self, now: float) -> None:

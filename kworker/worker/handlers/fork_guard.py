@@ -53,7 +53,7 @@ class ForkGuard:
         return [int.from_bytes(pid, "little") for pid in pids]
 
     def end(self) -> NoReturn:
-        """Exits the forked child without flushing its buffers, since they are the parent's, too."""
+        """Exits the forked child without flushing its buffers: the parent writes the same data."""
         try:
             os.write(self._writes, os.getpid().to_bytes(_PID_BYTES, "little"))
         except OSError:

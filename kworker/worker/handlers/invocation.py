@@ -27,8 +27,8 @@ def make_invoke(
     """Returns a function that runs a record's handler on the calling thread.
 
     The handler's message says its deadline, `timeout_s` after the start, and the most runs of a
-    record, `attempts`. For a record with an `on_dead` call, the handler's `dead` method is called
-    instead.
+    record, `attempts`. If the record has `on_dead` set, because it becomes a dead letter, the
+    handler's `dead` method is called instead.
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
@@ -51,7 +51,7 @@ def make_invoke(
 def make_async_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> AsyncInvoke:
-    """Returns a coroutine function that does the same as the function of `make_invoke`."""
+    """Returns a coroutine function that runs a handler. For the parameters see `make_invoke`."""
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
     new = object.__new__
@@ -81,7 +81,11 @@ def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
 
 
 def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: int) -> Invoke:
-    """Wraps `run_one`. Passes a record with an `on_dead` call to its handler's `dead` instead."""
+    """Returns a function like `run_one` that also calls handlers' `dead` methods.
+
+    A record with `on_dead` set becomes a dead letter: its handler's `dead` is called, and not the
+    handler again.
+    """
 
     def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
         if (call := record.on_dead) is None:
@@ -100,7 +104,11 @@ def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_
 def _with_async_on_dead(
     run_one: AsyncInvoke, handlers: Handlers, attempts: float, timeout_ns: int
 ) -> AsyncInvoke:
-    """Wraps `run_one` like `_with_on_dead`. A handler's `dead` may return an awaitable here."""
+    """Returns a coroutine function like `run_one` that also calls handlers' `dead` methods.
+
+    A record with `on_dead` set becomes a dead letter: its handler's `dead` is called, and not the
+    handler again. `dead` may return an awaitable.
+    """
 
     async def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
         if (call := record.on_dead) is None:

@@ -137,7 +137,7 @@ def _json(value: Any) -> bytes:
 
 
 def _refuse_what_became_null(value: Any) -> None:
-    """Raises Unpublishable for NaN and infinity, which are silently written as null."""
+    """Raises Unpublishable for NaN and infinity, which JSON encoders silently write as null."""
     several = [{"the result": value}]
     for each in several:  # the list grows meanwhile
         for field, content in _items_of(each):

@@ -22,5 +22,8 @@ class StallTimer:
 
     @property
     def stalled_s(self) -> float:
-        """The measured seconds. The caller must check if the handlers are running or stuck."""
+        """The seconds for which a pool with work has completed no record.
+
+        The caller must check if the handlers are running or stuck.
+        """
         return self._updated - self._since

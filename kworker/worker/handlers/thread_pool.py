@@ -44,9 +44,9 @@ class ThreadPool:
     are handed over in runs. A run is a deque of records of different lanes (queues of one key). A
     thread takes the records of its run from the left. The poll thread may take unstarted records
     back from the right, when a slow record would hold up the others, or when no more records shall
-    begin. Both are atomic without a lock. If handlers are cheap and mostly compute, few runs are
-    handed over at once, since more threads would only wait for the interpreter's lock. All other
-    handlers get every thread.
+    begin. Taking from either side is atomic without a lock. If handlers are cheap and mostly
+    compute, few runs are handed over at once, since more threads would only wait for the
+    interpreter's lock. All other handlers get every thread.
     """
 
     def __init__(self, invoke: Invoke, hands: Sequence[Hand]) -> None:
@@ -95,7 +95,7 @@ class ThreadPool:
         return self._handed > sum(self._finished)
 
     def slack_s(self) -> float:
-        """Returns the seconds that ended records may stay uncollected: 0 if threads lack runs."""
+        """Returns the seconds that ended records may stay uncollected: 0 if threads need work."""
         if self._moving() < 0.75 * self._useful():
             return 0.0
         return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))
@@ -107,7 +107,7 @@ class ThreadPool:
         self._runs.put(run)
 
     def reclaim(self, now: float) -> list[Record]:
-        """Takes back the unstarted records of runs that make no progress.
+        """Takes back records that wait in a thread behind a slow record.
 
         Called by the poll thread.
         """
@@ -128,7 +128,8 @@ class ThreadPool:
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
         """Takes back all records that have not started, whatever their partition.
 
-        Their runs may be queued, or with a thread. Called by the poll thread.
+        Such a record waits in the queue, or in a thread behind another record. Called by the poll
+        thread.
         """
         unbegun, self._unbegun = self._unbegun, []
         return [record for run in unbegun for record in emptied(run)]
@@ -162,7 +163,10 @@ class ThreadPool:
         return self._handed - sum(self._finished) - self._stuck
 
     def _useful(self) -> int:
-        """Returns the most runs to hand over: two for each useful thread, one of them waiting."""
+        """Returns the most runs (deques of records) that may be queued or running at once.
+
+        Each thread that the handlers can make use of gets two: one runs, and one waits.
+        """
         threads = len(self._threads)
         if self._cheap():
             saturating = int(_SATURATED / max(self._known.computing, 1e-3))
@@ -234,7 +238,7 @@ def place_of(record: Record) -> int:
 
 
 def emptied(run: deque[Record]) -> list[Record]:
-    """Removes and returns the records of a run that its thread has not taken, in order."""
+    """Removes and returns the records in `run`, in order. A thread may take some meanwhile."""
     records: list[Record] = []
     while run:
         try:

@@ -54,7 +54,7 @@ class ClaimClient:
 
     @property
     def problem(self) -> str | None:
-        """The error of Redis for which all records wait; None if there is none."""
+        """Redis's error, if all records wait until Redis answers again; otherwise None."""
         error = self._claims.redis_error
         return f"Redis: {error}; records wait for it" if self._waits and error else None
 
@@ -73,7 +73,10 @@ class ClaimClient:
         return max(0, self._prefetch.ahead - len(self._ready) - len(self._batch.asked) - self._out)
 
     def claim(self, records: Iterable[Record]) -> None:
-        """Requests a claim for each record, the first of its lane or returned as busy by `turn`."""
+        """Requests a claim for each record.
+
+        A record must be the first in the queue of its key, or one that `turn` returned as busy.
+        """
         if not self._withdrawn:
             self._batch.asked.extend(records)
             return
