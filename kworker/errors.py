@@ -25,7 +25,10 @@ class KworkerError(Exception):
 
 
 class ConfigError(KworkerError):
-    """The configuration is wrong: fix the file, restarts cannot help. It has a line per problem."""
+    """The configuration is wrong: fix the file, since restarts cannot help.
+
+    The message has one line for each problem.
+    """
 
     exit_code = ExitCode.CONFIG
 

@@ -219,6 +219,6 @@ def _run_ivy(command: list[str], coordinate: Coordinate, progress: Callable[[str
 
 
 def _meaningful(lines: Iterable[str]) -> list[str]:
-    """Returns the last lines of Ivy's output that say something: much of it is ruled lines."""
+    """Returns the last lines of Ivy's output that hold text: many lines only draw a frame."""
     said = (line.strip(" \t\n:|=-.") for line in lines if not line.startswith("downloading "))
     return [line for line in dict.fromkeys(said) if line and "USE VERBOSE" not in line][-8:]

@@ -13,7 +13,8 @@ class GroupNote:
     """A file that notes in which partitions the group has had committed positions.
 
     Written at each start of a group with positions. With it, workers distinguish a lost position
-    from one that never existed. A recreated topic has another id, and so had no position.
+    from one that never existed. A topic that was deleted and created again has another id, and the
+    positions of the deleted topic do not count.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -66,7 +67,10 @@ def lost_partitions(
     missing: Collection[PartitionId],
     ids: Mapping[str, TopicIdentity],
 ) -> list[PartitionId]:
-    """Returns noted partitions that are `missing` a position, except in recreated topics."""
+    """Returns the partitions that had a position, by the note, and have none now (`missing`).
+
+    Leaves out topics that were deleted and created again.
+    """
     return sorted(at for at in missing if at in noted and _is_same(noted[at], ids.get(at[0])))
 
 

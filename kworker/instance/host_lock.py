@@ -55,7 +55,7 @@ class HostLock:
 
     @property
     def fds(self) -> Sequence[int]:
-        """The file descriptors that a worker must keep open at its fork."""
+        """The lock's file descriptors, which a worker must not close when it is forked."""
         return [listener.fileno() for listener in self._listeners.values()]
 
     def take(self, cluster: str) -> bool:

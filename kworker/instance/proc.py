@@ -48,7 +48,8 @@ class CpuSample:
     def busy_threads(self, now: float) -> set[int]:
         """Returns the native ids of the threads that have been busy since this sample was taken.
 
-        A busy thread used most of the process's CPU time, and a tenth of the elapsed time.
+        A busy thread used more than half of the process's CPU time, and more than a tenth of the
+        elapsed time.
         """
         before = self._before
         used = {t: ticks - before[t] for t, ticks in _ticks(self.pid).items() if t in before}

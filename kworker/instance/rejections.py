@@ -20,7 +20,7 @@ _COUNT_MAX = 10_000
 
 
 class Rejection(NamedTuple):
-    """A rejected record; its timestamp tells it from another one in a recreated topic."""
+    """A rejected record. A recreated topic may reuse its position, but with another timestamp."""
 
     source: Source
     by: str
@@ -28,7 +28,10 @@ class Rejection(NamedTuple):
 
 
 class Rejections:
-    """A folder of files: `kworker reject` adds one for each record, workers remove settled ones."""
+    """A folder with a file for each rejected record.
+
+    `kworker reject` adds the file, and the worker that settles the record removes it.
+    """
 
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder

@@ -77,7 +77,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text in a worker's slot: its partitions and problems, and a delay process's counts."""
+    """What a worker reports as text: its partitions and problems. A delay process adds counts."""
 
     partitions: tuple[tuple[str, int], ...] = ()
     problems: tuple[str, ...] = ()
@@ -94,10 +94,10 @@ class Text:
 class Hand:
     """The record that one handler thread is running, in three words of its worker's slot.
 
-    Only that thread writes, and the supervisor reads. The thread stores the start of the run before
-    the record, and a reader loads them in the reverse order. So no record looks older than it is. A
-    thread with cheap records stores both words itself, because a call would cost more than the
-    store.
+    Only that thread writes, and the supervisor reads. The thread stores first the start of the run,
+    then the record. A reader loads these two words in the reverse order, so that no record looks
+    older than it is. Where records are cheap, the thread stores the two words without calling
+    `take`, because a call costs more than the store.
     """
 
     def __init__(self, words: memoryview, base: int) -> None:
@@ -130,7 +130,7 @@ class Hand:
         self.words = words
 
     def take(self, place: int, now_ns: int) -> None:
-        """Stores the record that the thread begins: `place` is its partition's index and offset."""
+        """Stores the record that the thread begins; `place` encodes its partition and offset."""
         self.words[self.since_at] = now_ns
         self.words[self.place_at] = place
 
@@ -139,7 +139,7 @@ class Hand:
         self.words[self.place_at] = _EMPTY
 
     def read(self) -> tuple[int, int, int] | None:
-        """Returns (index in `Text.known`, offset, since_ns) of the record, or None without one."""
+        """Returns the record as (partition's index in `Text.known`, offset, since_ns), or None."""
         place = self.words[self.place_at]
         if place == _EMPTY:
             return None
@@ -158,7 +158,10 @@ class Slot:
             hand.clear()
 
     def begin(self, pid: int, now_ns: int) -> None:
-        """Clears the slot for its next worker; `pid` is 0 until its fork. For the supervisor."""
+        """Clears the slot for the next worker; `pid` is 0 while that worker is not forked.
+
+        Called by the supervisor.
+        """
         for word in range(_HEAD_WORDS):
             self.words[word] = 0
         for hand in self._hands:
@@ -226,7 +229,7 @@ class Slot:
         return any(hand.used for hand in self._hands)
 
     def oldest_since_ns(self) -> int | None:
-        """Returns the start of the longest run of a handler now; None if no handler runs."""
+        """Returns the start of the handler run that has lasted longest; None if no handler runs."""
         return min((held[2] for hand in self._hands if (held := hand.read())), default=None)
 
     def counters(self) -> dict[str, int]:

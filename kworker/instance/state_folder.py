@@ -63,7 +63,10 @@ class StateFolder:
         return pid if pid is not None and _has_open(pid, self._lock) else None
 
     def join_workers(self) -> int:
-        """Takes a share of the workers' lock until this worker ends. Called after its fork."""
+        """Takes the workers' lock, which all workers share, until this worker ends.
+
+        Called after the worker's fork. Returns the lock's file descriptor.
+        """
         fd = self._open_workers_lock()
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd

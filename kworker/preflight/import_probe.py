@@ -16,7 +16,10 @@ from kworker.worker.handlers.loader import find
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Imports the references; writes `{"problems": {reference: problem}, "rss_bytes": size}`."""
+    """Imports Python references; writes their problems and the memory used as JSON to a descriptor.
+
+    The arguments are the descriptor, the folder of the user's code, and the references.
+    """
     descriptor, folder, *references = arguments
     sys.path.insert(0, folder)
     found = problems(folder, references)

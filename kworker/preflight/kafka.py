@@ -155,7 +155,10 @@ def _small_results(
 def _uneven(
     config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
 ) -> list[Finding]:
-    """Returns a hint for each source topic whose number of partitions differs from requeue's."""
+    """Returns a hint for each source topic with more or fewer partitions than the requeue topic.
+
+    Returns none unless records are ordered by key.
+    """
     requeue = topics[config.requeue_topic].partitions
     return [
         Finding(

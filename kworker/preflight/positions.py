@@ -116,7 +116,10 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
 
 
 def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
-    """Returns the finding for the lost positions of partitions `gone`, or of all if it is empty."""
+    """Returns the finding for lost positions: of the partitions `gone`, or of all if it is empty.
+
+    Positions of all partitions are lost when the group has none left.
+    """
     of_these = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
     each = "; for each of them, with --topic and --partition" if gone else ""
     return Finding(

@@ -56,7 +56,10 @@ def online(config: Config) -> list[Finding]:
 
 
 def here(config: Config, other: LockHolder) -> list[Finding]:
-    """Returns a finding about the lock's holder, unless that is this state folder's service."""
+    """Returns a finding about `other`, which holds the lock of this instance on this host.
+
+    Returns none if `other` is the supervisor that runs in our `state_dir`.
+    """
     if other.pid == StateFolder(config.state_dir).supervisor_pid():
         return []
     if not other.alive:

@@ -49,8 +49,8 @@ def settled_ranges(
 class OffsetRanges:
     """The offset ranges that a replay reads, and its progress. Owned by the poll thread.
 
-    Timestamps may be out of order, so every range is read to its end. Records in a range that
-    the service has not settled are not replayed.
+    Timestamps may be out of order, so every range is read to its end. Only those records are
+    replayed that the service has settled.
     """
 
     def __init__(

@@ -103,9 +103,9 @@ def load_topic_limits(config: Config, admin: ReplayAdmin) -> TopicLimits:
 def replay_config(config: Config, group: str, *, force: bool) -> Config:
     """Returns the service's configuration, changed for a replay that commits to `group`.
 
-    Retries wait in memory, since the service would take the records of a delay topic. No record
-    is too old, and `force` turns idempotency off. Delivery is at least once, because a replay is
-    no group member, so transactions cannot commit its positions.
+    Retries wait in memory, since the service would take the records of a delay topic.
+    `source.max_age` is off, and `force` turns idempotency off as well. Delivery is at least once,
+    because a replay is no group member, so transactions cannot commit its positions.
     """
     retry = config.retry.model_copy(update={"mode": "hold"})
     workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})

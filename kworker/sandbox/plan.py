@@ -23,7 +23,7 @@ PARTS: dict[ServerKind, tuple[str, ...]] = {
 
 
 class Options(BaseModel):
-    """The options of a sandbox command; None keeps the saved value, or the default at first."""
+    """The options of a sandbox command; None stands for the saved value or else the default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kafka: bool | None = None

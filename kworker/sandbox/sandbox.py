@@ -270,7 +270,7 @@ def _controller_ports(plan: Plan) -> list[int]:
 
 
 def _prepare(servers: Sequence[SandboxServer]) -> None:
-    """Prepares the first server alone, since it may download archives; then the rest at once."""
+    """Prepares the first server alone, since it may download archives; then all others together."""
     for server in servers[:1]:
         server.prepare()
     with ThreadPoolExecutor() as pool:

@@ -44,7 +44,8 @@ def limit_of(spark: SparkSettings, table: TableSettings) -> BatchLimit:
 def pending_ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, Range]:
     """Returns the offsets to sample for a query's next batch, by partition.
 
-    The range begins at the query's position, or RECENT records before the end if that is earlier.
+    Each range ends at the partition's end. It begins at the query's position, but RECENT offsets
+    before the end if fewer results wait.
     """
     return {
         partition: (max(0, min(positions.get(partition, 0), end - RECENT)), end)
@@ -130,7 +131,10 @@ class LoweredLimits:
         return self._read().get(table)
 
     def save(self, batches: Mapping[str, int]) -> None:
-        """Adds lowered limits, in records by table. Raises OSError when the disk is full."""
+        """Saves the lowered limits of some tables, in records; keeps those of other tables.
+
+        Raises OSError when the disk is full.
+        """
         draft = self._path.with_name("lowered.part")
         draft.write_text(json.dumps({**self._read(), **batches}))
         draft.replace(self._path)

@@ -109,7 +109,7 @@ class Job:
 
     @contextmanager
     def _polling_kafka(self) -> Iterator[None]:
-        """Polls the leader election and the results topic in a thread during the `with` block."""
+        """Runs the leader election and watches the topic in a thread, during the `with` block."""
         done = Event()
 
         def turn() -> None:
@@ -153,7 +153,7 @@ class Job:
         return Planner(session, self._config, self._client, launcher, self._limits, missing)
 
     def _may_learn(self) -> bool:
-        """True if the job wrote rows and ends by itself: its JVM may then save its classes."""
+        """True if the job wrote rows and was not stopped: its JVM may save loaded classes."""
         return not self._stop.made and any(query.progress.rows for query in self._queries)
 
     @property

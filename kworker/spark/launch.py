@@ -128,7 +128,7 @@ class Launcher:
     def _records_max(
         self, table: TableSettings, positions: Positions, pinned: Checkpoint | None
     ) -> int:
-        """The most records of a batch, by the waiting results and by one that is planned."""
+        """The most records for a batch, given the size of waiting or planned results."""
         waiting = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
         return min(waiting, self._limits.records_max(table, _pinned(pinned))) if pinned else waiting
 
@@ -149,9 +149,9 @@ class Launcher:
     def _examiner(
         self, table: TableSettings, folder: Folder, progress: TableProgress, rows: TableRows
     ) -> Examiner | None:
-        """Returns the examiner of failed batches.
+        """Returns the object that finds the results on which the table's transform fails.
 
-        None without a transform, and where a row may depend on earlier results.
+        None if the table has no transform, or if its rows may depend on earlier results.
         """
         if not table.transform or keeps_state(rows.stream):
             return None

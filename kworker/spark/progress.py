@@ -112,7 +112,7 @@ class ProgressFile:
         self._warned = False
 
     def write(self, state: JobState, reason: str, tables: list[dict[str, object]]) -> None:
-        """Replaces the file, which `kworker status` shows. Logs a full disk once; no error."""
+        """Replaces the file, which `kworker status` shows. Logs a full disk once, as a warning."""
         reported = {
             "state": state.value,
             "pid": os.getpid(),
@@ -140,7 +140,10 @@ def progress_path(state_dir: Path) -> Path:
 
 
 def read_progress(state_dir: Path) -> dict[str, Any] | None:
-    """Reads the last report, as `stopped` if its process is gone; None if there never was one."""
+    """Reads the job's last report; None if there is no readable report.
+
+    If the job's process ended without reporting its end, the state is `stopped`.
+    """
     try:
         found: dict[str, Any] = json.loads(progress_path(state_dir).read_text())
     except (FileNotFoundError, ValueError):

@@ -77,10 +77,10 @@ def _batches(folder: Folder, below: str) -> list[int]:
 
 
 def _finished(planned: list[int], noted: list[int]) -> int:
-    """The number of the last batch that is certainly in the table; -1 without any.
+    """The number of the last batch that is certainly in the table; -1 if there is none.
 
-    Spark plans a batch only after it has written the one before, so that the one before counts even
-    if its commit file is missing.
+    Spark plans a batch only after it has written the previous one. So the batch before
+    the last planned one is in the table, even if its commit file is missing.
     """
     return max([-1, *noted[-1:], *(batch - 1 for batch in planned[-1:])])
 
@@ -88,7 +88,7 @@ def _finished(planned: list[int], noted: list[int]) -> int:
 def _identity(folder: Folder) -> str:
     """Reads the query's id from the file `metadata`.
 
-    Without this file Spark would make a new id, which is in no mark of the table.
+    Without this file Spark would make a new id, which no commit in the table names.
     """
     path = f"{folder}/metadata"
     found = parse_object(path, read_text(folder, "metadata"))
@@ -107,7 +107,10 @@ def _read_commit(folder: Folder, batch: int) -> None:
 
 
 def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
-    """Reads a batch's end from its file: a line of version, of settings, and for each source."""
+    """Reads the offsets at which a batch ends from its file in the checkpoint.
+
+    The file has a line with its version, a line with settings, and a line with these offsets.
+    """
     name = f"offsets/{batch}"
     path = f"{folder}/{name}"
     version, *lines = read_text(folder, name).splitlines()

@@ -94,7 +94,7 @@ class BatchStep(Enum):
 def step(
     last_mark: CommitMark | None, query: str, batch: int, begin: Positions | None
 ) -> BatchStep:
-    """Decides if a batch is written, from the last mark in the table.
+    """Decides if a batch is written. `last_mark` is kworker's last entry in the table's commits.
 
     `begin` has the positions at which the batch begins; None for a query's first batch, since its
     checkpoint does not have them.

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 
 class Folder(Protocol):
-    """A folder of files on any file system. Neither has to exist.
+    """A folder of files on any file system. The folder and its files need not exist.
 
     Files are named by their path inside the folder, with `/`. A missing file is read as None, and a
     missing folder has no files. Raises OSError for a file that cannot be read. `str()` returns the
@@ -24,7 +24,7 @@ class Folder(Protocol):
         """True if the folder exists; with `name`, if it contains this file or folder."""
 
     def names(self, below: str) -> Sequence[str]:
-        """The names in the subfolder `below`. Files with checksums may be left out."""
+        """The names in the subfolder `below`. Files that hold checksums may be left out."""
 
     def walk(self, below: str) -> Sequence[str]:
         """The paths of all files in the subfolder `below`, at any depth, sorted."""

@@ -67,10 +67,11 @@ class Guard:
     ) -> QueryStart:
         """Decides where the query starts. Raises Damaged if it must not start.
 
-        `committed` has the consumer group's positions. `last_mark`, the last commit mark in the
-        table, overrides everything except a later reset by a person. If the checkpoint does not
-        continue from this mark, it is renamed and a new one is begun; a query that keeps state
-        raises Damaged instead. Errors of the file system are raised as they are.
+        `committed` has the consumer group's positions. `last_mark` is kworker's last entry in
+        the table's commits. The query continues from this entry, unless a person has reset the
+        checkpoint since. If the checkpoint ends elsewhere, it is renamed and a new one is begun. A
+        query that keeps state between batches raises Damaged instead. Errors of the file system are
+        raised as they are.
         """
         folder = self._folder
         if is_half_reset(folder):
@@ -150,7 +151,8 @@ def _check_change(
 ) -> None:
     """Raises Damaged if merging was turned off while a merge was unfinished.
 
-    Without a mark in the table, that batch may or may not be in it.
+    Called for a table whose commits do not name their batches, so that nothing tells if the
+    unfinished batch is in the table.
     """
     if note is None or merged or found is None or found.complete:
         return
@@ -174,8 +176,8 @@ def takes_one_writer(table: TableSettings) -> bool:
     """True if nothing but the job may write to the table.
 
     A merge and a compaction conflict with each other. In a local folder, and in S3, a commit checks
-    that the next number is free and then writes its file: of two commits at once, one would be
-    lost.
+    that the next version number is free, and then writes the file of this version. Of two commits
+    at the same time, one would be lost.
     """
     by_path = bool(table.path) and urlsplit(table.path).scheme not in _EXCLUSIVE
     return by_path or is_merged(table)

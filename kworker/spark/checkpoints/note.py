@@ -52,11 +52,10 @@ def write_draft(folder: Folder, note: Note) -> None:
 
 
 def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
-    """Replaces a checkpoint by its draft; returns the folder to which the old one was renamed.
+    """Replaces a checkpoint by the one from `write_draft`; returns the renamed old one, if any.
 
-    An object store renames file by file, and half of a checkpoint could look like an older one. So
-    a file in the draft marks the replacement as begun until the new note is written. A kill in
-    between leaves this file, and then no query starts.
+    An object store renames file by file, so a kill may leave a part of the old checkpoint in place.
+    A marker file in the new checkpoint shows this: while it exists, no query uses the old files.
     """
     draft = _draft(folder)
     note = read_note(draft)
@@ -70,13 +69,16 @@ def apply_draft(folder: Folder, now_ms: int) -> Folder | None:
 
 
 def is_half_reset(folder: Folder) -> bool:
-    """True if a draft remains from an interrupted reset, and the checkpoint is incomplete."""
+    """True if a reset was interrupted, so that `folder` is missing or incomplete.
+
+    The new checkpoint is then still beside it.
+    """
     draft = _draft(folder)
     return draft.exists() and (draft.exists(_MOVING) or not folder.exists())
 
 
 def current_folder(folder: Folder) -> Folder:
-    """The folder with the valid note: the draft after an interrupted reset, else the checkpoint."""
+    """The new checkpoint after an interrupted reset of `folder`; else `folder` itself."""
     return _draft(folder) if is_half_reset(folder) else folder
 
 

@@ -45,7 +45,7 @@ class Reset:
         return sum(max(0, move.position - self._kept(move)) for move in self.moves)
 
     def _kept(self, move: Move) -> int:
-        """The position below which the table keeps all results; 0 if it is new or written anew.
+        """The position below which the table keeps all results; 0 for a new or rewritten table.
 
         If that position is unknown, the new position is returned, so that no result counts as
         missing.
@@ -61,10 +61,10 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The most results that are in the table only if its consumer group's position is right.
+        """The most results that count as in the table only because its consumer group says so.
 
-        The readable part of the checkpoint ends before them, and a group may have been moved by
-        hand.
+        The readable part of the checkpoint ends before these results, and a person may have moved
+        the group's positions.
         """
         return sum(max(0, (move.current.committed or 0) - at) for move, at in self._proven())
 

@@ -36,8 +36,8 @@ class SetAside(NamedTuple):
 def read_set_aside(folder: Folder, since: int) -> SetAside:
     """Reads the results that were left out of the table because its transform fails on them.
 
-    The recent ones are those of batch `since` and later. Raises Damaged if a file of these is
-    unreadable.
+    All are counted, but only the results of batch `since` and later are returned. Raises Damaged if
+    a file with such a result is unreadable.
     """
     count = 0
     recent: list[FailingResult] = []

@@ -113,7 +113,7 @@ def misfit_column(schema: StructType) -> str:
 
 
 def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
-    """SQL for the columns of a table's row, from LEADING, `text`, `value`, `parsed` and `fields`.
+    """SQL for the columns of a table's row, computed from a result's text and its parsed JSON.
 
     With `plain`, values come from the column `plain` where `is_plain` is true, without more checks.
 
@@ -169,8 +169,8 @@ def _is_single_object(text: str) -> str:
 def _names_every_field(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
     """SQL that is true if each field of an object is in the schema and occurs once.
 
-    This includes the fields of nested objects. The intersection has no duplicates, so a repeated
-    field makes the sizes differ.
+    This includes the fields of nested objects. `array_intersect` drops duplicates, so a repeated
+    field makes the compared sizes differ.
     """
     known = f"array({', '.join(literal(name) for name in schema.names)})"
     named = f"size({keys}) = size(array_intersect({keys}, {known}))"
@@ -268,10 +268,9 @@ def merge_statement(
 ) -> str:
     """Returns the MERGE that inserts the rows whose keys are not in the table.
 
-    With `update`, a row also replaces the table's row with the same keys, unless that row has a
-    later source position: results may be repeated or late. Rows of one source partition are
-    compared by offset; for this, the column SEEN has the last offset of a row's keys in each
-    partition.
+    With `update`, a row also replaces the table's row with the same keys, unless the table's row
+    has a later source position: results may be repeated or late. Within a source partition, offsets
+    are compared. The column SEEN has the last offset with these keys in each partition.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)

@@ -51,7 +51,7 @@ _EARLIEST = -2  # as Spark spells it
 
 
 def starting_offsets(topic: str, start: Mapping[int, int], partitions: Iterable[int]) -> str:
-    """Spark's JSON for `startingOffsets`; a partition not in `start` begins at its earliest."""
+    """Spark's JSON for `startingOffsets`; a partition not in `start` is read from its beginning."""
     return json.dumps({topic: {str(part): start.get(part, _EARLIEST) for part in partitions}})
 
 

@@ -66,9 +66,9 @@ def may_be_plain(text: str, schema: StructType) -> str:
 def is_plain(plain: str, text: str, schema: StructType) -> str:
     """SQL that is true if the parsed columns, written as JSON again, equal the text.
 
-    The comparison leaves out the spaces that Python's encoder writes after a field's colon and
-    before a string. Such a space inside a string follows an escaped quote; the texts then differ,
-    and the result gets the full check instead.
+    The comparison first removes the spaces that Python's encoder writes after a field's colon and
+    before a string. If a space inside a string is removed by mistake, the texts differ, and the
+    result gets the full check instead.
     """
     dense = f"replace(replace({text}, '\": ', '\":'), ', \"', ',\"')"
     same = f"to_json({plain}, map('ignoreNullFields', 'false')) = {dense}"

@@ -50,7 +50,10 @@ def read_schema(schema: StructType) -> StructType:
 
 
 def written(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL for a column's value, from one parsed with `read_schema`; NULL if anything is lost."""
+    """SQL that converts `value`, which was parsed with `read_schema`, to the column's type.
+
+    The result is NULL if the conversion would lose anything.
+    """
     if _read_as(type_) == type_:
         return value
     inner = f"v{depth}"
@@ -73,7 +76,7 @@ def written(value: str, type_: DataType, depth: int = 0) -> str:
 
 
 def fits(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL that is true if `written` loses nothing; "" for a type that never loses anything."""
+    """SQL that is true if `written` loses nothing of a value; "" if no check is needed."""
     if _read_as(type_) == type_:
         return ""
     inner = f"v{depth}"

@@ -62,7 +62,11 @@ class ClassData:
         """True if the JVM writes its classes when it ends."""
 
     def option(self, *, learn: bool) -> str:
-        """The JVM option that reads the file, or with `learn` creates it later; "" for neither."""
+        """Returns the JVM option that loads the saved classes.
+
+        If none are saved and `learn` is True, the option may make the JVM save its classes when it
+        ends. Returns "" if neither is possible.
+        """
         self.learning = False
         if self._path is None:
             return ""
@@ -97,7 +101,10 @@ class ClassData:
                 self._path.with_suffix(_FAILED).touch()
 
     def settle(self, *, awaited: bool, ended: bool) -> None:
-        """Keeps the new file if the job `awaited` it and the JVM `ended` well; else removes it."""
+        """Keeps the classes that the JVM has saved, if it `ended` well and the job `awaited` this.
+
+        Removes them otherwise.
+        """
         if not self.learning or self._path is None:
             return
         with suppress(OSError):
@@ -126,7 +133,7 @@ def _conf_folder() -> Path:
 
 
 def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
-    """The path of the file; None if the settings or the environment do not allow one."""
+    """The path of the file of saved classes; None if settings or environment do not allow one."""
     options = given_options(conf)
     if _INCOMPATIBLE.search(options) or any(map(os.environ.get, _FOLDERS)):
         return None
@@ -159,7 +166,7 @@ def _make_room(folder: Path) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Keeps the KEPT files that were used last: updates of Java or Spark make others useless."""
+    """Keeps only the KEPT files used last: after an update of Java or Spark, a file is useless."""
     for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_age_s)[KEPT:]:
         path.unlink(missing_ok=True)
 

@@ -35,8 +35,8 @@ class SessionOpener:
     def open(self, *, learn: bool) -> SparkSession:
         """Starts the session, which takes seconds.
 
-        With `learn`, its JVM may save its classes when it ends. Raises KworkerError when Spark does
-        not start.
+        With `learn`, the JVM may write its loaded classes to a file when it ends, so that later
+        starts are faster. Raises KworkerError when Spark does not start.
         """
         spark = self._config.spark
         assert spark is not None
@@ -73,7 +73,8 @@ class SessionOpener:
     def close(self, session: SparkSession, *, may_learn: Callable[[], bool]) -> None:
         """Ends the session and its JVM.
 
-        A JVM that saves its classes gets more time to end, as long as `may_learn` returns True.
+        A JVM that writes its loaded classes to a file, for faster starts, gets more time to end as
+        long as `may_learn` returns True.
         """
         classes = self._classes
         if classes is None or not classes.learning:

@@ -144,7 +144,7 @@ def iceberg_catalog(index: int) -> str:
 
 
 def iceberg_table(index: int, path: str) -> str:
-    """The SQL name of the Iceberg table at `path`, in the catalog for its index."""
+    """The SQL name of the Iceberg table at `path`. `index` is the table's place in the settings."""
     return f"{iceberg_catalog(index)}.{identifier(path.rstrip('/').rpartition('/')[2])}"
 
 
