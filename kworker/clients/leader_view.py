@@ -27,7 +27,7 @@ class ViewAnswer(NamedTuple):
 
 
 class ViewReader:
-    """Answers questions about the group's claim to lead and members, one by one on a thread."""
+    """Reads, in its own thread, which member claims to lead the group, and who its members are."""
 
     def __init__(self, properties: Mapping[str, Any], group: str, topic: str) -> None:
         """Raises KafkaException for properties that the client refuses."""

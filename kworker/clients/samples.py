@@ -29,10 +29,11 @@ _PROPERTIES = {
 def record_bytes(
     properties: Mapping[str, Any], topic: str, ranges: Iterable[tuple[int, tuple[int, int]]]
 ) -> float | None:
-    """Returns the mean size of a topic's records in bytes, where they are largest; None if unread.
+    """Returns the mean size in bytes of the records at that place of a topic where it is highest.
 
     Reads a few records at a few places of each partition's range (its first offset and the one
-    after its last), with keys and headers. Blocks for a second, or `DEADLINE_S` if Kafka is silent.
+    after its last), with keys and headers. Returns None if it could read none. Blocks for a second,
+    or `DEADLINE_S` if Kafka is silent.
     """
     consumer = Consumer({**properties, **_PROPERTIES}, logger=_QUIET)
     try:

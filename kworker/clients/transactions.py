@@ -253,7 +253,11 @@ class KafkaTransactor:
 
 
 def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
-    """Aborts; holds the producer until then, since the library crashes if it is freed early."""
+    """Aborts the transaction; repeats this until the abort has succeeded or failed for good.
+
+    Keeps the producer alive until the abort returns, since the library crashes if the producer is
+    freed earlier.
+    """
     while True:
         try:
             abort(timeout_s)

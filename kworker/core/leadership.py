@@ -64,7 +64,8 @@ class Roster:
 class Claim(NamedTuple):
     """A commit by which a member names itself leader, for the first time or again.
 
-    `decided_at` is the time of the assignment that made it the decider; None for a renewal.
+    `decided_at` is the time of the assignment that gave the member partition 0, and thereby the
+    right to appoint a leader; None for a renewal.
     """
 
     member: str

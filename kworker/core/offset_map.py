@@ -202,11 +202,11 @@ def unsettled_max(span: int) -> int:
 
 
 def _size_max(unsettled: int, span: int) -> int:
-    """Returns the most bytes of a map made by `_runs` with so many unsettled offsets in the span.
+    """Returns an upper bound of the bytes of `_runs`, for so many unsettled offsets in the span.
 
-    Each run of done offsets follows an unsettled one, so there are no more runs than records. The
-    span has room for only so many runs that are long enough to need one byte more. Two unsettled
-    offsets side by side add one byte to their run, which is less than a run for each.
+    Each run of done offsets follows an unsettled offset and takes one byte, or two if it is longer
+    than 64: at most span / 64 runs are. Unsettled offsets side by side take one byte and one run,
+    so no more than if each had a run. Still longer runs and gaps take further bytes.
     """
     size, shift = unsettled, 6
     while longer := span >> shift:
@@ -218,7 +218,7 @@ def _size_max(unsettled: int, span: int) -> int:
 
 
 def size(base: int, runs: Sequence[OffsetRange]) -> int:
-    """Returns the most bytes that `runs` add to a map whose other runs end at `base` or before."""
+    """Returns the most bytes that `runs` of done offsets can add to a map of runs up to `base`."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
 

@@ -4,13 +4,13 @@ from typing import Literal, NamedTuple
 
 
 class Offset(NamedTuple):
-    """The goal to reset a group to an absolute offset."""
+    """The target of a reset: the group continues at this offset."""
 
     number: int
 
 
 class Time(NamedTuple):
-    """The goal to reset a group to the first record with this timestamp or a later one."""
+    """The target of a reset: the first record with this timestamp or a later one."""
 
     ms: int
 

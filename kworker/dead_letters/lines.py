@@ -144,7 +144,7 @@ def _header(pair: object, field: str) -> tuple[str, bytes | None]:
 
 
 def _bytes(value: object, field: str) -> bytes | None:
-    """Reverses `as_text`. Raises BadLine."""
+    """Returns the bytes that `as_text` turned into `value`. Raises BadLine for any other value."""
     match value:
         case None:
             return None

@@ -75,5 +75,8 @@ def lost_partitions(
 
 
 def _is_same(topic_id: str, identity: TopicIdentity | None) -> bool:
-    """Returns True unless the ids differ; where one is unknown, a person decides about the loss."""
+    """Returns True unless both ids are known and differ.
+
+    If an id is unknown, the topic counts as the same, so that its lost positions are reported.
+    """
     return not topic_id or identity is None or identity.topic_id == topic_id

@@ -33,7 +33,7 @@ def address(cluster: str, config: Config) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The supervisor that has the lock: its pid from the kernel, its file from its answer."""
+    """The supervisor that has the lock: its pid, and the configuration file that it reports."""
 
     pid: int  # 0 if the process cannot be seen from here, as in a container
     file: str  # "" when it does not answer
@@ -77,7 +77,10 @@ class HostLock:
         return True
 
     def share(self) -> None:
-        """Keeps the lock in this worker, but not in the worker's forks. Called after its fork."""
+        """Makes every process that this child forks close the lock, which the child itself keeps.
+
+        Called in a new child of the supervisor, which has inherited the lock.
+        """
         for listener in self._listeners.values():
             os.register_at_fork(after_in_child=listener.close)
 

@@ -189,7 +189,7 @@ class Slot:
         return self._hands[index]
 
     def write_text(self, text: Text) -> None:
-        """Replaces the text; where it is too long, its longest lists are cut."""
+        """Replaces the slot's text. Shortens the longest lists in `text` if it is too long."""
         data = _encoded(text)
         seq = self.words[Field.TEXT_SEQ] + 1
         at = (seq & 1) * _TEXT_BYTES

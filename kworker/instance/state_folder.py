@@ -16,7 +16,7 @@ _SUN_PATH_MAX = 107
 
 
 class StateFolder:
-    """The private folder `state_dir`, with the supervisor's lock, and one that workers share."""
+    """The private folder `state_dir`. Holds the supervisor's lock and a lock that workers share."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

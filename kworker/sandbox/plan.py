@@ -119,7 +119,7 @@ def load(path: Path) -> SandboxState | None:
 
 
 def options(**given: Any) -> Options:
-    """Validates options. Raises `UsageError`, which names a wrong one as typed: --kafka-port."""
+    """Validates options. A `UsageError` names the wrong option with dashes: `--kafka-port`."""
     try:
         return Options(**given)
     except ValidationError as error:

@@ -135,7 +135,11 @@ class Launcher:
     def _prepare_table(
         self, sink: Sink, fence: Fence, owner: str, columns: StructType, *, wrote: bool
     ) -> None:
-        """Creates the table or adds its new columns, and takes the fence of a new table."""
+        """Creates the table, or adds its new columns.
+
+        Takes the fence of a new table, which keeps other jobs from writing to it. Raises
+        TableFenced if another job has written to the table first.
+        """
         with nullcontext() if fence.taken else fence.creating(columns):
             prepare_table(self._session, sink, columns, wrote=wrote)
         if not fence.taken and fence.take(owner) is not None:

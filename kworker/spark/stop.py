@@ -47,8 +47,8 @@ def end_with_parent(environment: MutableMapping[str, str]) -> bool:
     """Has the kernel send TERM to this process when the supervisor dies.
 
     Does nothing if the environment names no supervisor. Returns False if the supervisor is dead
-    already. The kernel watches the thread that started this process, which is the supervisor's only
-    one.
+    already. The kernel watches the thread that started this process; the supervisor has no other
+    thread.
     """
     # Removed from the environment: it is no setting, and not for this process's children.
     parent = environment.pop(PARENT_VARIABLE, None)

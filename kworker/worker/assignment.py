@@ -50,9 +50,9 @@ Raises KafkaRequestError when the same may work later.
 class Assignment:
     """The partitions that this group member owns now; the consumer's rebalance `Listener`.
 
-    Owned by the poll thread: every callback runs inside a poll. An epoch is one answer of
-    the group to this member. New partitions are in `fresh` until the poll loop has resumed them,
-    since records that the client returns in the same call were fetched for an earlier epoch.
+    Owned by the poll thread: every callback runs inside a poll. An epoch lasts from one assignment
+    by the group to the next. New partitions are in `fresh` until the poll loop has resumed them,
+    since records from the poll that ran the callback were fetched in an earlier epoch.
     `maps_ignored` counts offset maps that were ignored while their positions were used.
     """
 
@@ -286,9 +286,9 @@ class Assignment:
         return index
 
     def index_of_guest(self, at: PartitionId) -> int:
-        """Returns the index of a requeued record's source partition; NAMELESS beyond a limit.
+        """Returns the index in `known` of a requeued record's source partition, or else NAMELESS.
 
-        A forged header may name any partition, and the list must keep room for the assigned ones.
+        At most 1,000 such partitions get one, since forged headers may name any number of them.
         """
         if at in self._indexes or at in self.partitions:
             return self.index(at)

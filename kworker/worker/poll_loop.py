@@ -205,7 +205,7 @@ class PollLoop:
         self.dispatch.shed(list(self._owned.values()))
 
     def end(self, deadline: float) -> None:
-        """Ends publishing until `deadline`: an open transaction is committed or aborted."""
+        """Finishes publishing: commits or aborts an open transaction. Gives up at `deadline`."""
         while not self._guarantee.end() and self._clock() < deadline:
             self.assignment.beat()
             self._settle(self._clock())

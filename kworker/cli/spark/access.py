@@ -20,7 +20,10 @@ def configured(config: Config) -> SparkSettings:
 
 
 def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
-    """Returns the table `name`, or if that is None, the only table. Raises UsageError."""
+    """Returns the table `name`, or the only table if `name` is None.
+
+    Raises UsageError if no table has this name, or if `name` is None and there are several tables.
+    """
     names = [table.name for table in spark.tables]
     if name is None and len(names) > 1:
         raise UsageError(f"--table is required, since there are several tables: {', '.join(names)}")

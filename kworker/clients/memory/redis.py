@@ -54,7 +54,10 @@ class MemoryRedis:
         return self._beats.get(owner)
 
     def renew(self, owner: str, number: int) -> None:
-        """Stores the number of an owner's call. Raises `Unreachable` if a later call came first."""
+        """Stores the sequence number of an owner's call.
+
+        Raises `Unreachable` if the number of a later call is stored already.
+        """
         if (last := self._beats.get(owner, 0)) > number:
             raise Unreachable(f"LATE: call {number} came after call {last}")
         self._beats[owner] = number

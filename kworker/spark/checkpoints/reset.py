@@ -32,7 +32,7 @@ class Reset:
 
     @property
     def again(self) -> int | None:
-        """The most results that are read again and may be in the table; None if unknown."""
+        """The highest possible number of results that are read a second time; None if unknown."""
         if self.fresh:
             return 0
         if all(move.current.committed is None for move in self.moves):

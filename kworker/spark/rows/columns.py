@@ -86,7 +86,7 @@ def has_schema(table: TableSettings) -> bool:
 
 
 def leaves_out_repeats(table: TableSettings) -> bool:
-    """True if batches are merged by source position; mode "update" has keys of its own."""
+    """True if batches are merged by source position; mode "update" merges by `merge_on`."""
     return is_merged(table) and table.mode == "append"
 
 

@@ -155,7 +155,10 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
 
 
 def _make_room(folder: Path) -> bool:
-    """Removes old markers and drafts; True if a new file would not replace one in use."""
+    """Removes old notes, failure markers and drafts. Returns True if a new file may be made.
+
+    This is so if the folder is writable and fewer than `KEPT` files were used lately.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         lasts_s = {_SUFFIX: math.inf, _DRAFT: _DRAFT_S}.get(path.suffix, _NOTED_S)

@@ -92,8 +92,8 @@ def _distinct(batch: DataFrame) -> DataFrame:
 def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """Reduces a batch to one row for each key, as MERGE demands: the latest one.
 
-    The latest row of each partition is found by offset, and the latest of these by timestamp. Sums,
-    which have no source position, are one row for each key already.
+    The latest row of each partition is found by offset, and the latest of these by timestamp. Rows
+    without a source position, such as sums, are one for each key already.
     """
     if not set(SOURCE_COLUMNS) <= set(batch.columns):
         return batch.dropDuplicates(list(keys))

@@ -23,9 +23,10 @@ class IcebergFence:
     """A fence made of Iceberg's snapshots.
 
     A commit names the last snapshot that this job has seen, and fails if rows were added after it.
-    An update is compared with the snapshot that the update itself reads, so this job checks the
-    last mark just before. If the job is paused between check and update, rows may be replaced by
-    older ones; the next commit raises TableFenced.
+    An update names none: Iceberg compares it with the snapshot that the update itself reads. So
+    just before an update, this job checks that no other job has written a batch. If this job is
+    paused between check and update, it may replace another job's rows by older ones; its next
+    commit raises TableFenced.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:

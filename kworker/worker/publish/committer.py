@@ -123,7 +123,10 @@ class Committer:
         partitions: Iterable[Partition],
         settling: SettlingOffsets = _NOTHING,
     ) -> None:
-        """Remembers how many settled records these positions cover once the group has them."""
+        """Notes how many completed records each commit in `sent` covers.
+
+        The numbers are used once the group has accepted the commits.
+        """
         for partition in partitions:
             at = (partition.topic, partition.number)
             if at in sent:

@@ -227,7 +227,7 @@ class Outbox:
             record.unpack()
 
     def settled(self, records: list[Record]) -> None:
-        """Ends the pending state of records that are in Kafka."""
+        """Counts records as no longer pending, since all their outputs are in Kafka."""
         self._count_out(records)
         if records:
             self.refusals.settled(records)

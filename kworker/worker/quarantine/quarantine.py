@@ -98,7 +98,10 @@ class Quarantine:
     # -- suspects in hand -------------------------------------------------------------
 
     def add(self, records: Iterable[Record]) -> None:
-        """Accepts suspects that may run now. `turn` or a method below it returns each of them."""
+        """Accepts suspects that may run now.
+
+        Each of them is returned once: by `turn`, `withdraw`, `abandon` or `close`.
+        """
         for record in records:
             number = next(self._numbers)
             self._records[number] = record

@@ -70,7 +70,10 @@ class SharedSuspects:
         self._exchange_at = now + _EVERY_S
 
     def end(self) -> None:
-        """Removes the last settled suspects from Redis in up to 3 calls. Raises `Unreachable`."""
+        """Removes from Redis the suspects named to `settle` since the last exchange.
+
+        Makes up to three calls. Raises `Unreachable`.
+        """
         if self._settled:
             self._exchange()
 

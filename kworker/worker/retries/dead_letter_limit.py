@@ -12,7 +12,10 @@ _SETTING = re.compile(r"(\d+)% of (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimitPolicy:
-    """The limit opens when over `share` of the last `window` final outcomes are dead letters."""
+    """The settings of the limit on dead letters, beyond which they are held back.
+
+    The limit is exceeded if over `share` of the last `window` final outcomes are dead letters.
+    """
 
     share: float
     window: int

@@ -62,7 +62,11 @@ class RetryPolicy:
         return self.again(after_s, attempt + 1)
 
     def again(self, after_s: float, attempt: int) -> RetryLater:
-        """Returns a run in `after_s` seconds; in memory if `hold` is set or there are no delays."""
+        """Returns the decision to run the record again in `after_s` seconds.
+
+        Until then the record waits in a delay topic, or in memory if `hold` is set or there are no
+        delay topics.
+        """
         in_memory = self.hold or not self.delays_s
         return RetryLater(after_s, attempt, None if in_memory else hop(self.delays_s, after_s))
 
