@@ -259,7 +259,10 @@ class Settings(Section):
 
 
 def _default(section: object, key: str, value: str) -> object:
-    """Returns `section` with `key` added if absent. Validation rejects one that is no table."""
+    """Returns a table with `key` added if absent.
+
+    A value that is no table is returned as it is; validation rejects it.
+    """
     if isinstance(section, Section):
         return section if getattr(section, key) else section.model_copy(update={key: value})
     if isinstance(section, dict):

@@ -168,7 +168,7 @@ class Ceiling(NamedTuple):
 
 
 def memory_ceiling(config: Settings) -> Ceiling | None:
-    """Returns the most memory that one worker can use; None if a property for it is no number.
+    """Returns the most memory that one worker can use; None if a client's queue size is no number.
 
     Held records count only if `retry.mode` is `hold`: otherwise no record is held.
     """
@@ -190,7 +190,7 @@ def memory_ceiling(config: Settings) -> Ceiling | None:
 
 
 def memory(config: Settings) -> Iterator[Problem]:
-    """Checks that a worker's memory ceiling is below `workers.memory`, where it is replaced."""
+    """Checks that a worker cannot need more than `workers.memory`, above which it is replaced."""
     ceiling = memory_ceiling(config)
     if ceiling and ceiling.total > config.workers.memory:
         yield Problem(

@@ -49,7 +49,7 @@ def _trigger(spark: SparkSettings) -> Iterator[Problem]:
 
 
 def _shared(spark: SparkSettings) -> Iterator[Problem]:
-    """Checks that no two tables share a name (of group and checkpoint) or a place (of data)."""
+    """Checks that no two tables have the same name, or write to the same path or table."""
     for what in ("name", "path", "table"):
         values = Counter(getattr(table, what) for table in spark.tables)
         for value, count in values.items():

@@ -190,7 +190,7 @@ def _inner(table: Key) -> tuple[str, ...]:
 
 
 def _flat_key(key: Key) -> Key:
-    """Returns the key with nested properties joined: `("kafka", "sasl.password")`."""
+    """Returns a key with the parts after its table joined, as in `("kafka", "sasl.password")`."""
     for table in (*KAFKA_TABLES, ("spark", "conf")):
         if key[: len(table)] == table and len(key) > len(table):
             return (*table, ".".join(str(part) for part in key[len(table) :]))

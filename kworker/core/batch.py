@@ -63,8 +63,8 @@ class BatchFailed(Exception):
     That record follows the retry policy as if it had raised `cause`. `results` has the outcomes of
     the records before it, as the handler would have returned them: a result, None or an exception
     instance for each. Without `results` these records run again, since their outcomes are not
-    known. The records after it always run again. All run again at once, and no attempt is counted
-    for them.
+    known. The records after the failed one always run again. Records that run again do so at once,
+    and no attempt is counted for them.
     """
 
     # Defaults for a subclass whose __init__ does not call this one: no record is named.
@@ -75,9 +75,10 @@ class BatchFailed(Exception):
     def __init__(
         self, index: int, cause: BaseException, results: Sequence[Any] | None = None
     ) -> None:
-        """Raises TypeError for other types, and ValueError unless `results` has `index` items.
+        """Raises TypeError for a wrong type, and ValueError for a wrong number of results.
 
-        In a handler, these errors count like any other exception that it raises.
+        There must be `index` results, if any are given. In a handler, these errors count like any
+        other exception that it raises.
         """
         if not isinstance(cause, BaseException):
             raise TypeError(f"BatchFailed: cause is {cause!r}, expected an exception instance")

@@ -14,7 +14,7 @@ PartOutcomes = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class _AwaitingProbe(Generic[_Record]):
-    """The rest of a part that raised `Unavailable`, while single records of the part are probes."""
+    """Records of a part that raised `Unavailable`. They wait while another one is probed."""
 
     records: Sequence[_Record]
     probe_failed: bool = False  # one probe raised `Unavailable`, too
@@ -60,7 +60,7 @@ class Bisection(Generic[_Record]):
         return []
 
     def _probe_raised(self) -> None:
-        """After a first failed probe starts another; after a second gives up the rest."""
+        """Starts a second probe after the first raised. After the second, gives up what is left."""
         waiting = self._parts[-1] if self._parts else None
         if not isinstance(waiting, _AwaitingProbe):
             return

@@ -105,7 +105,11 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Redis's answer: the states of ids not granted, by index, and watched owners' heartbeats."""
+    """Redis's answer to an `Exchange`.
+
+    `refused` has the state of each id that was not claimed now, by its index in `ids`. `beats` has
+    the heartbeats of the watched owners.
+    """
 
     refused: Mapping[int, ClaimState]
     beats: Mapping[str, int | None]

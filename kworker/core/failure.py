@@ -141,7 +141,10 @@ def _text_of(value: Any, most: int) -> str:
 
 
 def _seconds(after: Any) -> float | None:
-    """Returns a handler's `after` in seconds; None, the policy's own wait, if it is no number."""
+    """Returns a handler's `after` in seconds; None if it is no number.
+
+    The policy's own wait applies then.
+    """
     if not isinstance(after, int | float) or math.isnan(after):
         return None
     return float(min(max(after, 0), AFTER_MAX_S))

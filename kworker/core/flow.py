@@ -128,12 +128,15 @@ class Flow:
         return room
 
     def _held_full(self) -> bool:
-        """Returns True if no more records may be held, as any record taken might have to be."""
+        """Returns True if no more records may be held: a record taken now might have to be held."""
         policy = self._policy
         return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 
     def must_pause_all(self, now: float) -> bool:
-        """Returns True if stopped, or full for `patience_s`, then until well below its limits."""
+        """Returns True if the flow is stopped, or has been full for `patience_s`.
+
+        Once paused because it was full, it stays paused until it is well below its limits.
+        """
         if self.stopped:
             return True
         if self._all_paused and not self._low():
@@ -166,7 +169,10 @@ class Flow:
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
-        """Returns True if a partition was over its share too long, or is paused and still near."""
+        """Returns True if a partition was over `share` for too long while another one was starving.
+
+        Once paused, a partition stays paused until it is well below `share`.
+        """
         if partition in self.paused:
             self._over_since.pop(partition, None)
             return self._over(partition, share * self._policy.low)

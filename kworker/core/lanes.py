@@ -55,7 +55,7 @@ class Lanes:
         partition.lanes = self._all.setdefault(at, partition.lanes)
 
     def lanes_of(self, keys: Sequence[bytes | None]) -> Sequence[object]:
-        """Returns the lane for each key. None: no order is kept, as for a record without key."""
+        """Returns the lane of each key. A record whose lane is None runs in no particular order."""
         if self._ordering == "key":
             return keys
         return [_WHOLE_PARTITION if self._ordering == "partition" else None] * len(keys)
@@ -154,7 +154,7 @@ class Lanes:
                 ready.append(following)
 
     def behind(self, record: Record) -> Sequence[Record]:
-        """Returns the records that wait in a record's lane for its holder, the first, to end."""
+        """Returns the records in the lane of `record` that wait until the first has ended."""
         holder = None if record.lane is None else record.source_lanes.busy.get(record.lane)
         return () if holder is None else followers(holder)
 
@@ -163,14 +163,14 @@ class Lanes:
         heapq.heappush(self._parked, (due, next(self._turns), record))
 
     def hold(self, record: Record, due: float) -> list[Record]:
-        """Parks a record and marks its lane as held; returns it and the records behind it."""
+        """Parks a record and marks its lane. Returns the record and those that wait behind it."""
         self.park(record, due)
         if record.lane is not None:
             self._holding.add((record.source_lanes, record.lane))
         return [record, *self.behind(record)]
 
     def held_back(self, records: Iterable[Record]) -> list[Record]:
-        """Returns those of the newly added records that wait in a held lane."""
+        """Returns those of the newly added records that wait in a lane which `hold` has marked."""
         if not self._holding:
             return []
         return [r for r in records if (r.source_lanes, r.lane) in self._holding]

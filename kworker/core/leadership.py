@@ -167,8 +167,9 @@ class Candidacy:
     def accepted(self, claim: Claim, now: float) -> None:
         """Notes that the group has committed a claim of this member.
 
-        A claim to become leader counts only in the assignment in which it was made: the client may
-        have sent it in the next one, in which another member may appoint a leader.
+        A claim to become leader counts only if the assignment in which it was made still lasts.
+        Otherwise the client may have sent the claim after a rebalance, and another member may now
+        be the one to appoint a leader.
         """
         still_decides = claim.decided_at in (None, self._assigned_at)
         if claim.member == self._member and still_decides:
@@ -202,7 +203,7 @@ class Candidacy:
         )
 
     def rejoin(self) -> None:
-        """Notes that a new client joins in place of this one, and restarts the time it may take."""
+        """Notes that a new client replaces this one, and has the full time to get an assignment."""
         self.identify("")
         self._unplaced_since = None
 
@@ -224,9 +225,11 @@ class Candidacy:
             self._until = max(self._until, view.asked_at + self._session_s - _HEARTBEAT_AGE_S)
 
     def _claim_without_leader(self, view: View, now: float) -> Claim | None:
-        """Returns the claim to make if a view names no leader, or this member without a lease.
+        """Returns the claim to make if no leader is known; None if none can be made now.
 
-        A leader whose name was lost may still lead for the rest of its lease, so the claim waits.
+        The view names no leader, or it names this member, whose lease has ended. Another member,
+        whose name was lost, may lead for the rest of its lease. So the claim waits for that time,
+        unless this member is alone in the group.
         """
         self._unnamed_since = _since(self._unnamed_since, True, view.asked_at)
         alone = self._roster is not None and self._roster.members == {self._member}

@@ -37,10 +37,10 @@ class Ledger:
     )
 
     def __init__(self, position: int | None, done: Iterable[OffsetRange] = ()) -> None:
-        """`position` is the first offset to be delivered; None if only a record can show it.
+        """`position` is the first offset to deliver; None if it is unknown until a record comes.
 
-        `done` has ranges beyond it that were settled earlier: they are delivered again, but not
-        run.
+        `done` has ranges beyond the position that were settled earlier: their records are delivered
+        again, but not run.
         """
         self._end = position  # all offsets below were delivered or do not exist
         self._reached = position or 0  # the same, as far as records show
@@ -57,7 +57,10 @@ class Ledger:
 
     @property
     def position(self) -> int | None:
-        """The position to commit; None until a record or the partition's end has shown it."""
+        """The position to commit.
+
+        None if the ledger was made without a position, and no record or end has been noted since.
+        """
         if self._open:
             return self._open[0]
         return self._rest()[0] if self._before else self._end
@@ -79,7 +82,7 @@ class Ledger:
         return forgotten or bool(self._settled or self._before)
 
     def is_done(self, offset: int) -> bool:
-        """Returns True if an offset is below the position, or in an undelivered range of `done`."""
+        """Returns True for offsets below the position, and in `done` ranges not yet delivered."""
         position = self.position
         if position is not None and offset < position:
             return True
@@ -198,7 +201,7 @@ class Ledger:
             self._forget()
 
     def _forget(self) -> None:
-        """Forgets settled offsets beyond the first unsettled one: missing ones count as settled."""
+        """Forgets the settled offsets. Those that the ledger does not store count as settled."""
         if settled := self._settled:
             highest = next(offset for offset in reversed(self._open) if offset in settled)
             self._forgotten_to = max(self._forgotten_to, highest + 1)

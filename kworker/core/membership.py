@@ -51,7 +51,7 @@ class Membership:
         self._absence = absence
 
     def problem(self, now: float, answering_since: float) -> str | None:
-        """Returns the problem as a line; None without one, or while no broker answers."""
+        """Returns a line if this process is no member for too long, although brokers answer."""
         absent_s = now - self._since
         if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:
             return None

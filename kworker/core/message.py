@@ -86,9 +86,9 @@ def headers_of(
 
     The second value has the exceptions for these, by index. `headers()` is called once for each
     record: called again for headers that it cannot decode, the client returns a list that crashes
-    the process when it is read. `map` makes the calls, not Python code. Once the interpreter has
-    specialised a call, the first one returns such a list, too, and its exception appears at some
-    later line (measured on 3.11).
+    the process when it is read. `map` makes the calls, because Python code cannot do so safely.
+    Once the interpreter has specialised a call in Python code, even the first call for such headers
+    returns such a list, and its exception appears at some later line (measured on 3.11).
     """
     headers: list[HeaderList | None] = []
     raised: dict[int, Exception] = {}

@@ -40,7 +40,7 @@ class Committed(NamedTuple):
 
 
 class TopicIdentity(NamedTuple):
-    """The identity of a topic. A recreated topic, or one in another cluster, has another one."""
+    """The identity of a topic; a recreated topic, or one in another cluster, does not share it."""
 
     cluster_id: str
     topic_id: str
@@ -98,9 +98,9 @@ def _smaller(base: int, runs: Sequence[OffsetRange]) -> tuple[int, bytes]:
 
 
 def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignored:
-    """Returns the offset ranges done beyond a committed `position`, by the commit's metadata.
+    """Returns the offset ranges done beyond `position`, as read from the metadata of its commit.
 
-    Metadata without a map is never `Ignored`, even if it is of another log: it names no offset.
+    Intact metadata of kworker without a map yields [], even if it is of another log.
     """
     if not text:
         return []
@@ -190,14 +190,14 @@ def _body(text: str) -> bytes | None:
 def fits(unsettled: int, span: int, rest: int = 0) -> bool:
     """Returns True if the offset map surely fits into a commit, whichever records end first.
 
-    The `unsettled` records lie within `span` offsets from the position on. `rest` is the `size` of
-    the runs beyond them.
+    The `unsettled` records lie within `span` offsets from the position on. `rest` is the most bytes
+    that done ranges beyond the span add, as `size` returns it.
     """
     return span <= SPAN_MAX or _size_max(unsettled, span) + rest <= RUNS_BYTES_MAX
 
 
 def unsettled_max(span: int) -> int:
-    """Returns the highest number of unsettled records in `span` offsets whose map surely fits."""
+    """Returns how many of `span` offsets may be unsettled for the offset map to fit for sure."""
     return bisect_left(range(span), True, key=lambda n: not fits(n + 1, span))
 
 

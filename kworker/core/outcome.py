@@ -103,7 +103,7 @@ class Output:
     ) -> None:
         """`headers` as bytes is the value of the source header alone, cheaper than a list.
 
-        This form is for the only result of a record that has no headers, and has the same key.
+        This form is only for a record that has no headers and one result, with the record's key.
 
         `size` is an upper bound of the record's bytes in a batch, if the caller has computed it.
         With `partition` -1 the key chooses the partition.
@@ -137,7 +137,7 @@ _HEADER_OVERHEAD = 8  # two varint lengths
 class Publishable(tuple[Output, ...]):
     """The outputs of a record, which is settled once all of them are in Kafka.
 
-    A tuple, since nearly every record makes one, and an object around it costs as much again.
+    A tuple, because nearly every record has one: an object around the tuple would double the cost.
     """
 
     __slots__ = ()

@@ -23,7 +23,7 @@ class Suspect:
     since: float = 0.0  # the first of those ends, in seconds since 1970
 
     def after(self, how: str) -> "Suspect":
-        """Returns a copy with one more end of a process in which its handler ran."""
+        """Returns a copy that also has `how`: the end of another process that ran its handler."""
         return replace(self, ended=(*self.ended, how)[-_ENDED_MOST:])
 
 
@@ -58,8 +58,9 @@ class TrialPolicy:
     """The number of deaths, in processes that ran nothing else, that convict a record.
 
     A convicted record becomes a dead letter. A SIGKILL of unknown origin may be the kernel's, short
-    of memory because of this very record, or may have nothing to do with it. So with such deaths,
-    `more_when_unsure` more convict: chance does not strike the same record each time.
+    of memory because of this very record, or may have nothing to do with it. So if such deaths are
+    counted, too, `more_when_unsure` more deaths are needed to convict: chance would hardly strike
+    the same record each time.
     """
 
     crash_limit: int
@@ -138,9 +139,10 @@ class Trial:
         self._apart = deque(group for group in self._apart if group)
 
     def died(self, in_hand: Iterable[int], end: ProcessEnd) -> CountedDeath | None:
-        """Notes the process's death while `in_hand` ran (of a time-out: the records that overran).
+        """Notes that the process died while `in_hand` ran; returns the death if it counts.
 
-        Returns the death if it counts against a record, else None.
+        Returns None for a death that does not. After a time-out `in_hand` has only the records that
+        overran. A death counts against a record only if this record alone ran in the process.
         """
         rest, self._running = self._running, []
         if end.blame is Blame.NOBODY:

@@ -54,7 +54,7 @@ class EditedFile:
     def _check_origins(
         self, dead: DeadLetters, origins: dict[DeadLetterIdentity, tuple[Source, int]]
     ) -> None:
-        """Checks that lines name dead letters and their sources; else a record would be lost."""
+        """Notes a problem for lines whose position, source and `redriven` fit no dead letter."""
         places = [DeadLetterPosition(each.partition, each.offset) for each in origins]
         for letter in dead.letters(spans(filter(dead.holds, places))):
             if origins.get(letter.identity) == (letter.source, letter.redriven):

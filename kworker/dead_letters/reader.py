@@ -30,7 +30,7 @@ class DeadLetters:
         topic: str,
         state: str,
     ) -> None:
-        """`bounds_of(topic)` returns the offsets that read_committed finds in each partition."""
+        """`bounds_of(topic)` returns each partition's offsets below its last stable offset."""
         self._reader = reader
         self._bounds_of = bounds_of
         self._state = state

@@ -113,7 +113,7 @@ class RecordSearch:
         return None
 
     def _find_retry(self, place: SourcePosition) -> Source | None:
-        """Searches the delay topics and the requeue topic for a copy that is not settled there."""
+        """Searches the delay topics and the requeue topic for an unsettled copy of the record."""
         delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
         # In the order in which a record passes through them, as it may do meanwhile.
         for topic in [*delays, self._config.requeue_topic]:

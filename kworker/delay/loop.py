@@ -111,10 +111,10 @@ class DelayLoop:
         ]
 
     def waiting(self) -> dict[str, tuple[int, int | None]]:
-        """Returns, by delay topic, the number of waiting records and when the first may leave.
+        """Returns, for each delay topic, how many records wait and when the first may leave.
 
-        The time is in ms since 1970, or None. Records not fetched yet are counted by their
-        offsets, so that transaction markers count, too.
+        The time is in ms since 1970; it is None if no record is held in memory. Records not fetched
+        yet are counted by their offsets, so that transaction markers count, too.
         """
         found: dict[str, tuple[int, int | None]] = dict.fromkeys(self._routes.delays, (0, None))
         for at, partition in self.assignment.partitions.items():

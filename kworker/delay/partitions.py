@@ -81,7 +81,11 @@ class HoldPolicy:
         paused: Collection[PartitionId],
         now_ms: int,
     ) -> frozenset[PartitionId]:
-        """Returns the partitions that hold their share of the limits, or half if paused already."""
+        """Returns the partitions to pause, because they hold enough records.
+
+        A partition is paused once it holds its share of the limits, and resumed below half of that.
+        If all its records leave soon, it is paused later: see `HoldPolicy`.
+        """
         share = 1 / max(1, len(partitions))
         overfull = self._fill(partitions.values()) >= 2.0
         return frozenset(

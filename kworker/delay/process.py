@@ -107,7 +107,7 @@ class DelayProcess:
         return not (self._stopping or readable)
 
     def _still_waits(self) -> bool:
-        """Reports the status between two tries of a request, then does what `_goes_on` does."""
+        """Reports the status and writes the heartbeat. Returns False if the process must end."""
         self._lag.turn(time.monotonic())
         if self._loop is not None and self._loop.problems:
             self._report(self._loop)

@@ -6,11 +6,12 @@ from kworker.core.message import PartitionId
 
 
 class RefusedPartitions:
-    """The partitions of refused transactions; each is forwarded alone, or rests for a while.
+    """The partitions whose records were in a transaction that Kafka refused.
 
-    Any partition of a refused transaction may be to blame. So each next has a transaction of
-    its own, and a record that cannot be written does not hold up other partitions. Owned by
-    the delay process's thread; times are monotonic seconds.
+    Any of these partitions may be the cause. So each is forwarded next in a transaction of its own.
+    If that is refused, too, the partition is left out for `rest_s` seconds. So a record that cannot
+    be written does not hold up other partitions. Owned by the delay process's thread; times are
+    monotonic seconds.
     """
 
     def __init__(self, rest_s: float) -> None:
