@@ -21,13 +21,16 @@ class StackDumps:
         self._next_at = 0.0
 
     def begin(self, processes: Iterable[WorkerProcess]) -> list[int]:
-        """Writes this process's stacks to standard error; queues children, returns their pids."""
+        """Writes the stacks of this process to standard error; returns the pids of `processes`.
+
+        These children dump their own stacks in later calls of `turn`.
+        """
         faulthandler.dump_traceback(all_threads=True)
         self._waiting = deque(processes)
         return [process.pid for process in self._waiting if process.pid]
 
     def turn(self, now: float) -> None:
-        """Sends SIGUSR1 to the next child, which then dumps its stacks, when that is due."""
+        """Sends SIGUSR1 to the next child, if its turn has come. The child dumps its stacks."""
         if self._waiting and now >= self._next_at:
             self._next_at = now + self._gap_s
             self._waiting.popleft().signal(signal.SIGUSR1)

@@ -16,9 +16,9 @@ _LOG = structlog.get_logger()
 
 
 class Startup:
-    """Waits for workers of an earlier supervisor to end, and the preflight check to pass.
+    """Waits until the workers of an earlier supervisor have ended and the preflight check passes.
 
-    Owned by the supervisor until its workers start. `problems` has a line for each obstacle.
+    The supervisor uses it until its own workers start. `problems` has a line for each obstacle.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Startup:
         return replace(report, taken=report.elsewhere)
 
     def _maybe_alive(self, report: PreflightReport, now: float) -> list[str]:
-        """Returns a line for each member on another host that may still be alive."""
+        """Returns a line for each consumer group member on another host that may still live."""
         if not report.elsewhere:
             self._sessions_end_at = None
             return []

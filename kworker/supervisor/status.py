@@ -35,7 +35,7 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
 
 
 def progress(fleet: Fleet, state: str) -> dict[str, Any]:
-    """Returns a progress line for the commands `stop` and `restart`."""
+    """Returns the progress that the commands `stop` and `restart` show."""
     since = [s for worker in fleet.workers if (s := worker.slot.oldest_since_ns())]
     return {
         "state": state,
@@ -74,7 +74,7 @@ def fleet_problems(fleet: Fleet, now: float) -> list[str]:
 
 
 def _age_s(since_ns: int) -> float:
-    """Returns the seconds since a monotonic time, by a clock read now, so never negative."""
+    """Returns the seconds since a monotonic time. Reads the clock, so they are never negative."""
     return (monotonic_ns() - since_ns) / 1e9
 
 

@@ -26,7 +26,9 @@ _CLOSING_TURN_S = 0.05  # short, so that the supervisor ends soon after its last
 
 
 class Supervisor:
-    """Locks the state folder, then passes signals, requests and exits on to the service.
+    """Locks the state folder, then tells the service of every event.
+
+    Events are signals, requests of commands, and exits of child processes.
 
     Must be made in the process that will be the supervisor, since it installs signal handlers
     and takes the lock. Raises AlreadyRunning if another process has the lock, ConfigError if

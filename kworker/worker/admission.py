@@ -21,7 +21,7 @@ class CircuitOpen(NamedTuple):
 
 
 class Isolate(NamedTuple):
-    """The record was in hand when its worker died, so it runs in an isolated process."""
+    """The record was running when its worker died, so it runs in an isolated process."""
 
 
 @dataclass(frozen=True, slots=True)

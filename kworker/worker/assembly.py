@@ -58,8 +58,8 @@ class Role:
 
     `reader` makes the consumer, given its rebalance listener. `replay` is the id that the outputs
     of a replay carry. Only a worker runs suspected records in a separate process (`isolates`).
-    `had` has the topic id of each partition in which the group had a position. `began` is the
-    service's start, in monotonic seconds.
+    `had` has the topic id of each partition in which the group had a position earlier. `began` is
+    the service's start, in monotonic seconds.
     """
 
     slot: int
@@ -181,7 +181,10 @@ def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspe
 def make_claims(
     config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
 ) -> ClaimClient:
-    """Makes the client that claims records in Redis; handlers run `at_once` of them at a time."""
+    """Makes the client that claims records in Redis.
+
+    `at_once` is the number of records that handlers may run at the same time.
+    """
     from kworker.clients.redis import RedisClaims
 
     chosen = config.idempotency

@@ -53,7 +53,7 @@ class Assignment:
     Owned by the poll thread: every callback runs inside a poll. An epoch lasts from one assignment
     by the group to the next. New partitions are in `fresh` until the poll loop has resumed them,
     since records from the poll that ran the callback were fetched in an earlier epoch.
-    `maps_ignored` counts offset maps that were ignored while their positions were used.
+    `maps_ignored` counts commits whose position was used, but whose offset map could not be.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Assignment:
         positions_readable: Callable[[], bool],
         had: Mapping[PartitionId, str],
     ) -> None:
-        """`had` holds the topic ids of the partitions in which the group must have positions."""
+        """`had` has the topic id of each partition in which the group had a position earlier."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
@@ -94,7 +94,7 @@ class Assignment:
         self._committer = committer
 
     def assigned(self, partitions: list[PartitionId]) -> None:
-        """Starts new partitions, paused, at the committed positions that the group holds."""
+        """Adds new partitions at the group's committed positions. They are paused at first."""
         self.rebalances += 1
         held, identities = self._read(partitions)
         origins = {at: origin_of(identities[at[0]], at) for at in held}
@@ -123,7 +123,7 @@ class Assignment:
         return {topic for topic, _ in self.partitions} | self._missing
 
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
-        """Returns the assigned topics that were created since their assignment, as `ids` show."""
+        """Returns topics created (again) after they were assigned. `ids` are the present ids."""
         known = {topic: self._known[topic] for topic, _ in self.partitions}
         others = {t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id}
         return sorted(others | (self._missing & ids.keys()))
@@ -136,10 +136,10 @@ class Assignment:
     ) -> dict[PartitionId, Committed | None]:
         """Returns the start positions of topics that were deleted and created again.
 
-        The brokers delete a topic's positions with the topic. A worker that has not heard of the
-        deletion may commit a position afterwards, with the old topic in its metadata. A position
-        without metadata is outdated if the topic's id has changed since the last assignment. The
-        next commit sends the start positions, with the new topic, even if no record has ended.
+        The brokers delete a topic's positions with the topic. Yet a worker may commit a position
+        after the deletion. Its metadata names the old topic, so it is outdated. A position without
+        metadata is outdated if the topic's id has changed since the last assignment. The next
+        commit writes the start positions, even if no record has ended.
         """
         others = {t for t, one in identities.items() if self._known.get(t, one) != one}
         self._known.update(identities)
@@ -185,7 +185,7 @@ class Assignment:
         _LOG.info("partitions revoked", partitions=_names(partitions))
 
     def lost(self, partitions: list[PartitionId]) -> None:
-        """Drops partitions without a commit, since other members may own them already."""
+        """Drops partitions and commits nothing, since other members may own them already."""
         self._lost_at = time.monotonic()
         self._close(partitions)
         _LOG.warning(
@@ -198,7 +198,7 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if this member was dropped lately: then its own late commit may have fenced it."""
+        """True if this member lost partitions lately, so that its own late commit may fence it."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:
@@ -270,7 +270,7 @@ class Assignment:
             time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
 
     def _wait_for_own_transaction(self) -> None:
-        """Waits, at most ASK_S, until no transaction of this worker's id hides the positions."""
+        """Waits, up to ASK_S seconds, while a transaction hides the group's positions."""
         until = time.monotonic() + ASK_S
         while not self._positions_readable() and time.monotonic() < until:
             self.beat()

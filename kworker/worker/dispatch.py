@@ -41,9 +41,9 @@ class Dispatch:
 
     Owned by the poll thread. A lane is the queue of one key. The first record of each lane is
     claimed in Redis, if idempotency is configured. Then it runs: a suspect in the quarantine, any
-    other record in the pool. `Admission` decides before both steps. Each `Stage` is a further place
-    where a record can be in between. A record is adopted, instead of run again, if its run began in
-    an earlier assignment and has ended.
+    other record in the pool. `Admission` decides before both steps whether the record may go on.
+    While a record is neither in its lane nor in the pool, one of the `Stage`s holds it. If it ran
+    under an earlier assignment, it need not run again: the outcome of that run is adopted.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Dispatch:
 
     @property
     def waiting(self) -> bool:
-        """True if a record could run, or end, without waiting for anything else."""
+        """True if the next turn can claim or run a record, or use an outcome known already."""
         return self._lanes.ready or self.endings.waiting or bool(self._adopted)
 
     @property
@@ -130,7 +130,10 @@ class Dispatch:
         return self._stall_timer.stalled_s
 
     def next_due(self) -> float | None:
-        """Returns the monotonic time at which the next waiting record is tried again; or None."""
+        """Returns the monotonic time at which the next waiting record is tried again.
+
+        Returns None if no record waits.
+        """
         return self._lanes.next_due()
 
     def slack_s(self) -> float:
@@ -215,7 +218,10 @@ class Dispatch:
         return records if self._admission.open else [r for r in records if passes(r)]
 
     def _may_be_claimed(self, record: Record) -> bool:
-        """Returns True if the record may run once it is claimed; otherwise keeps it back."""
+        """Returns True if the record may run once it is claimed.
+
+        Otherwise fails the record, uses the outcome of its earlier run, or lets it wait.
+        """
         match self._admission.decide(record):
             case Isolate() | Run():
                 self._orphans.begin(record)
@@ -225,7 +231,11 @@ class Dispatch:
                 return False
 
     def _may_run(self, record: Record) -> bool:
-        """Returns True if the record may run in the pool; else isolates it or keeps it back."""
+        """Returns True if the record may run in the pool.
+
+        Passes a suspect to the quarantine. Any other record fails, gets the outcome of its earlier
+        run, or waits.
+        """
         match self._admission.decide(record):
             case Run():
                 self._orphans.begin(record)
@@ -303,7 +313,11 @@ class Dispatch:
         self._orphans.returned(owned)
 
     def tidy(self) -> None:
-        """Drops outcomes of runs from earlier assignments that no record will need any more."""
+        """Drops outcomes that are not needed any more.
+
+        These come from runs that began under an earlier assignment. Their records will not be
+        delivered again.
+        """
         if self._orphans:
             self._orphans.tidy()
 
@@ -315,8 +329,8 @@ class Dispatch:
     def shed(self, partitions: Collection[Partition]) -> None:
         """Stops starting records of these partitions, and starts those of all others again.
 
-        Forgets their records that have not begun. Runs that have begun go on, which includes the
-        halves of a batch that raised, and calls of a handler's `dead`.
+        Forgets the records of these partitions whose runs have not begun. Runs that have begun go
+        on. So do repeated runs of the parts of a failed batch, and calls of a handler's `dead`.
         """
         self._shedding = partitions
         if not partitions:
@@ -331,7 +345,7 @@ class Dispatch:
         self._drop_unbegun()
 
     def _shed_late(self) -> None:
-        """Drops records that became ready after the call of `shed` and are of its partitions."""
+        """Drops records of the partitions passed to `shed` that became ready after that call."""
         self._lanes.put_back(self._quarantine.withdraw(self._shedding))
         if self._lanes.ready or self._lanes.parked:
             self._drop_unbegun()

@@ -105,7 +105,10 @@ class Endings:
         return ends.adopted
 
     def put_back(self, records: list[Record]) -> None:
-        """Takes back records that the pool did not begin; those of revoked partitions never run."""
+        """Takes back records that the pool did not begin.
+
+        Those whose partition was revoked do not run here: their outcome is `NOT_ATTEMPTED`.
+        """
         back = [record for record in records if record.partition.open]
         # The handler has ended with these; its `dead` is called before others run.
         on_dead = [record for record in back if record.on_dead is not None]
@@ -120,15 +123,18 @@ class Endings:
             self.ended_late(late)
 
     def finish(self, records: list[Record]) -> list[Record]:
-        """Lets the next record of each of these records' keys run; returns these records."""
+        """Removes ended records from the queues of their keys, so that the next ones may run.
+
+        Returns the ended records.
+        """
         self._lanes.finish(records)
         self._flow.leave(records)
         return records
 
     def _judge_others(self, others: list[Record]) -> list[Record]:
-        """Judges records without results, and those that failed before they could run.
+        """Decides what follows for `others`, and for records that failed before they could run.
 
-        Returns those that have ended.
+        Returns those whose outcome is final.
         """
         early, self._failed_early = self._failed_early, []
         return [record for record in [*others, *early] if self._has_ended(record)]
@@ -191,7 +197,7 @@ class Endings:
     def _failure_ends(self, record: Record, error: BaseException) -> bool:
         """Decides what follows a failed run; returns True if the record ends with it.
 
-        Reading an exception of the user's may raise another one; then that one is the failure.
+        Reading a handler's exception may raise another one. Then that other one is the failure.
         """
         self.failed += 1
         try:
@@ -237,11 +243,17 @@ class Endings:
     # -- partitions that go -----------------------------------------------------------
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - a stage
-        """Returns []: failures are still handled, and handlers' `dead` methods still called."""
+        """Returns an empty list, because all records in here have already run or failed.
+
+        Their failures are still handled, and the `dead` methods of their handlers still called.
+        """
         return []
 
     def close(self, partition: Partition) -> list[Record]:
-        """Drops and returns failed records of a revoked partition that `judge` has not handled."""
+        """Drops and returns the failed records of a partition which was revoked.
+
+        Leaves out those that `judge` has handled already.
+        """
         gone = [record for record in self._failed_early if record.partition is partition]
         self._failed_early = [r for r in self._failed_early if r.partition is not partition]
         return gone

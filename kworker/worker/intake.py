@@ -62,10 +62,10 @@ class IntakePolicy:
 
 
 class Intake:
-    """Takes records from the consumer into the queues of their keys, and handles its events.
+    """Moves records from the consumer to the queues of their keys.
 
-    Owned by the poll thread. Ignores records that the client fetched for an earlier assignment,
-    since these are delivered again.
+    Also handles the consumer's events, such as errors. Owned by the poll thread. Ignores records
+    that the client fetched for an earlier assignment, since these are delivered again.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Intake:
         return _gap_at(at) in self.problems
 
     def _deliver(self, batch: list[RawMessage]) -> None:
-        """Passes on records and events in order, the records of one partition together.
+        """Passes on what a poll returned, in the same order: records, and events of the client.
 
-        Works field by field instead of record by record, which costs half as much.
+        Adjacent records of one partition are passed on together, which costs half as much.
         """
         begin = 0
         for i in [i for i, raw in enumerate(batch) if raw.error() is not None]:
@@ -154,7 +154,10 @@ class Intake:
         done = partition.ledger.deliver_run(offsets)
         if done is None:
             name = f"{partition.topic}/{partition.number}"
-            raise OutOfOrder(f"the consumer returned offset {offsets[0]} of {name} a second time")
+            raise OutOfOrder(
+                f"the consumer returned offset {offsets[0]} of {name} a second time, so its"
+                " position is wrong; the worker must be restarted"
+            )
         if done:
             self.remembered += len(done)
             raws = [raw for raw in raws if raw.offset() not in done]
@@ -231,7 +234,7 @@ class Intake:
                 self._flow.hold((record,))
 
     def _young(self, records: list[Record], max_age_s: float) -> list[Record]:
-        """Fails records older than `max_age_s`; returns the others. Retries do not come here."""
+        """Fails records older than `max_age_s`; returns the others. Not called for retries."""
         oldest_ms = (self._wall() - max_age_s) * 1000
         old = [record for record in records if 0 <= record.raw.timestamp()[1] < oldest_ms]
         if not old:

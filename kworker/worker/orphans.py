@@ -20,7 +20,10 @@ class EndedRuns(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """The ended run, begun before a rebalance, of a record that was redelivered since."""
+    """A run of the record that began before a rebalance and has ended.
+
+    The record was redelivered after the rebalance.
+    """
 
     run: Record
 
@@ -56,9 +59,9 @@ class OrphanedRuns:
 
     Owned by the poll thread. If the partition returns, its uncommitted records are redelivered and
     wait in the lanes (one lane for each key). A redelivered record waits here for any orphaned run
-    of its lane. If that run is a run of this same record, the run is adopted: its outcome counts in
-    the present epoch, and the handler is not called again. So an outcome counts only in an epoch in
-    which its record was delivered, and only once.
+    of its lane. If that run is a run of this same record, the run is adopted: its outcome is used,
+    and the handler is not called again. So an outcome is used only if its record was delivered
+    under the present assignment (epoch), and only once.
 
     Outcomes are adopted in the order of their lane. If an earlier record of the lane has to run
     first, orphaned runs of later records came too early: they are discarded, and those records run
@@ -66,9 +69,9 @@ class OrphanedRuns:
     """
 
     def __init__(self, *, keeps: bool) -> None:
-        """If `keeps`, the outcome of an ended run is kept here until its record is redelivered.
+        """`keeps` tells whether outcomes of ended runs are kept here until the redelivery.
 
-        Otherwise Redis keeps that outcome.
+        If `keeps` is False, Redis keeps these outcomes.
         """
         self._keeps = keeps
         self._lanes: dict[LaneName, _OrphanLane] = {}
@@ -82,7 +85,7 @@ class OrphanedRuns:
     def close(self, partition: Partition) -> list[Record]:
         """Forgets the waiting records of a revoked partition.
 
-        Returns the records whose claims are to be released: none, as waiting records have none.
+        Returns an empty list, because a waiting record has no claim that must be released.
         """
         self._here.pop(_at(partition), None)
         for lane in self._lanes.values():
@@ -99,10 +102,10 @@ class OrphanedRuns:
         self._prune()
 
     def returned(self, owned: Collection[Partition]) -> None:
-        """Sets the partitions of a new assignment.
+        """Notes the partitions that this member owns after a new assignment.
 
-        Drops finished outcomes of partitions that another member owns now, and of records that are
-        settled or belong to a topic that was deleted and created again.
+        Drops outcomes of ended runs that cannot be used any more. Their partition is not owned
+        here, their record is already done, or their topic was deleted and created again.
         """
         self._here = {_at(partition): partition for partition in owned}
         for lane in self._lanes.values():
@@ -112,7 +115,10 @@ class OrphanedRuns:
         self.tidy()
 
     def tidy(self) -> None:
-        """Drops outcomes whose records will not be redelivered, since their offsets are settled."""
+        """Drops outcomes of records that are already done, or whose topic was created again.
+
+        Such a record will not be redelivered.
+        """
         for lane in self._lanes.values():
             lane.useful = [run for run in lane.useful if not self._superseded(run)]
         self._prune()
@@ -128,8 +134,8 @@ class OrphanedRuns:
     def match(self, record: Record) -> FinishedRun | LaneBusy | None:
         """Looks for runs with the record's key that began before a rebalance.
 
-        Returns the record's own run if that has ended; otherwise LaneBusy while any such run is
-        going. Returns None if the record may run.
+        If one of them is the record's own run and has ended, returns that run. Otherwise returns
+        LaneBusy if any of them has not ended. Otherwise returns None: the record may run.
         """
         if (lane := self._lanes.get(_name(record))) is None:
             return None
@@ -139,7 +145,10 @@ class OrphanedRuns:
         return LANE_BUSY if lane.going else None
 
     def adopt(self, finished: FinishedRun, record: Record) -> Record:
-        """Replaces a redelivered record with that of its finished run; returns the latter."""
+        """Uses the outcome of a finished run for the redelivery of its record.
+
+        Returns the record of the finished run, which takes the place of `record`.
+        """
         self._adopt(finished.run, record, self._lanes[_name(record)])
         self._prune()
         return finished.run
@@ -177,7 +186,10 @@ class OrphanedRuns:
     # -- runs of earlier epochs -------------------------------------------------------
 
     def ended(self, records: Iterable[Record]) -> EndedRuns:
-        """Returns what becomes of records whose run ended after their partition was revoked."""
+        """Sorts records whose runs ended after their partitions were revoked.
+
+        An outcome is adopted, kept here, or useless. Records that waited for the runs are freed.
+        """
         ends = EndedRuns([], [], [])
         for record in records:
             self._end(record, ends)

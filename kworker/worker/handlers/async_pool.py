@@ -161,7 +161,10 @@ class AsyncPool:
         """Does nothing, because this pool holds no records back to fill a batch."""
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child call `end`, and run nothing else, once its handler ends or waits."""
+        """Makes a forked child call `end` once the handler that forked it ends or awaits.
+
+        The child runs nothing else.
+        """
         self.withdraw(())
         self._loop.after_fork_in_child(end)
 

@@ -88,7 +88,10 @@ class BatchBuffers:
         return back
 
     def longest_due(self, now: float) -> BatchBuffer | None:
-        """Returns the buffer with the oldest record among those with a due batch, or None."""
+        """Returns the buffer whose batch is due; None if there is none.
+
+        If batches of several buffers are due, returns the buffer with the oldest record.
+        """
         due = [buffer for buffer in self._all if buffer.is_due(now)]
         return min(due, key=lambda buffer: buffer.since, default=None)
 

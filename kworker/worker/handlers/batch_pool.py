@@ -98,7 +98,10 @@ class BatchPool:
         self._buffers.flush()
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes a forked child call `end`, and run nothing else, once its handler ends or waits."""
+        """Makes a forked child call `end` once the handler that forked it ends or awaits.
+
+        The child runs nothing else.
+        """
         for batch in self._running:
             batch.stopped = True
         self._runners.after_fork_in_child(end)

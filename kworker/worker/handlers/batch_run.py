@@ -84,7 +84,10 @@ class HandlerBatch:
         return self._bisection
 
     def raised(self, part: Sequence[Record], error: BaseException) -> PartOutcomes:
-        """Returns the outcomes of a call's records; nothing if they run again in smaller parts."""
+        """Returns the outcomes of `part`, the records of a call that raised.
+
+        Returns an empty list if these records run again in smaller parts.
+        """
         bisection = self._begun()
         if not (ends := bisection.raised(part, error)):
             for record in part:
@@ -119,8 +122,8 @@ def make_run_batch(
 ) -> RunBatch:
     """Returns a function that runs a batch on the calling thread.
 
-    The handler's messages say the deadline of the call, `timeout_s` after its start, and the most
-    runs of a record, `attempts`.
+    The deadline of a call is `timeout_s` after its start. A record runs at most `attempts` times.
+    Handlers find both in their messages.
     """
     one = make_invoke(handlers, encoder, timeout_s, attempts)
     calls = _Calls(encoder, timeout_s, attempts)
@@ -196,7 +199,10 @@ class _Calls:
         self._attempts = attempts
 
     def next(self, batch: HandlerBatch, batching: Batching) -> _Part | None:
-        """Returns the next call, or None. A record that cannot be decoded fails without a call."""
+        """Returns the records and arguments of the next call; None if no further call is due.
+
+        A record that cannot be decoded fails without a call.
+        """
         while records := batch.next():
             part = self._decoded(batch, batching, records)
             if part.records:

@@ -119,7 +119,10 @@ class CpuAffinity:
 
 @functools.cache
 def _let_children_go() -> None:
-    """Lets a thread that starts a process use every CPU, because the process inherits its CPUs."""
+    """Lets a thread that starts a process use every CPU again.
+
+    The new process may use only the CPUs that its parent thread may use.
+    """
     every = os.sched_getaffinity(0)
 
     def hear(event: str, _arguments: object) -> None:
@@ -141,8 +144,8 @@ def _usage() -> Usage:
 class _OwnThreads:
     """Pins all threads of this process to CPUs, except those of the Kafka library.
 
-    Called by the poll thread while handlers wait for the interpreter's lock. The kinds of known
-    threads are remembered, because reading the name of every thread each time would take too long.
+    Called by the poll thread while handlers wait for the interpreter's lock. A thread of the Kafka
+    library is known by its name. The name of a known thread is not read again, as that is slow.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ class ForkAware(Protocol):
 
 
 class ForkGuard:
-    """Ends each child that a handler forks once the child returns from the handler.
+    """Ends the child processes that handlers fork: each one when it returns from the handler.
 
     The child is a copy of the worker, and must not run another record. It has only the thread that
     forked, and no longer writes to the scoreboard. A child that exits inside the handler, as those

@@ -26,9 +26,9 @@ def make_invoke(
 ) -> Invoke:
     """Returns a function that runs a record's handler on the calling thread.
 
-    The handler's message says its deadline, `timeout_s` after the start, and the most runs of a
-    record, `attempts`. If the record has `on_dead` set, because it becomes a dead letter, the
-    handler's `dead` method is called instead.
+    The deadline of a run is `timeout_s` after its start. A record runs at most `attempts` times.
+    Handlers find both in their message. If the record has `on_dead` set, it becomes a dead letter:
+    the handler's `dead` method is called instead of the handler.
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)

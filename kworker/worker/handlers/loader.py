@@ -71,10 +71,10 @@ class Handlers:
         return handler.batching if handler else None
 
     def on_dead_of(self, topic: str) -> OnDead | None:
-        """Returns the `dead` method of a source topic's handler; None without method or handler.
+        """Returns the `dead` method of a source topic's handler.
 
-        A topic without a handler can occur in a record that another program wrote to the requeue
-        topic.
+        Returns None if the handler has no such method, or if the topic has no handler. A topic
+        without a handler occurs if another program wrote a record to the requeue topic.
         """
         handler = self._routes.get(topic, self._default)
         return handler.dead if handler else None

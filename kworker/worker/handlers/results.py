@@ -82,7 +82,8 @@ class ResultEncoder:
 def own_headers(record: Record, index: int) -> HeaderList:
     """Returns the headers that kworker adds to a result.
 
-    They are its source, the trace of the record, and index and attempt unless these are the first.
+    They are the record's source position and its trace headers. The index of the result is added
+    unless it is 0, and the number of the attempt unless it is 1.
     """
     raw = record.raw
     headers: HeaderList = [(SOURCE, str(record.source).encode())]
@@ -105,7 +106,10 @@ def replay_header(record: Record, replay: str) -> HeaderList:
 
 
 def serialise(value: Any) -> bytes:
-    """Returns bytes as they are, text as UTF-8 and all else as JSON, or raises Unpublishable."""
+    """Returns bytes as they are, text as UTF-8 and all else as JSON.
+
+    Raises Unpublishable if a text cannot be encoded, or a value cannot be written as JSON.
+    """
     match value:
         case bytes():
             return bytes(value)  # a subclass may be unknown to another process

@@ -63,7 +63,10 @@ def make_call(reference: str, target: Any, function: Any) -> Call:
 
 
 def make_batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Batching:
-    """Returns the settings of a batch handler. Raises ConfigError if its parameters do not fit."""
+    """Returns the settings of a batch handler.
+
+    Raises ConfigError if the handler's parameters are not those of a batch handler.
+    """
     parameters = _parameters(reference, function)
     if _model(parameters[0]):
         name = parameters[0].__name__
@@ -124,7 +127,10 @@ def _end(end: Any) -> Any:
 
 
 def _parameters(reference: str, function: Any) -> list[Any]:
-    """Returns the types of the parameters without a default. Raises ConfigError if not 1 or 2."""
+    """Returns the types of a handler's parameters without a default.
+
+    Raises ConfigError unless there are one or two of them.
+    """
     every = inspect.signature(function).parameters.values()
     required = [p for p in every if p.default is p.empty and p.kind not in _REST]
     if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:

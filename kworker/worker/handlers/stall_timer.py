@@ -15,7 +15,7 @@ class StallTimer:
         self._since = self._updated = 0.0
 
     def update(self, now: float, *, ended: bool, has_work: bool) -> None:
-        """Starts anew if a record `ended`, or if the pool neither has nor could get any record."""
+        """Starts the measurement anew if a record has ended, or if the pool has no work."""
         if ended or not has_work or now - self._updated > _GAP_S:
             self._since = now
         self._updated = now

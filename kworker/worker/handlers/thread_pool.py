@@ -31,7 +31,7 @@ _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each oth
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The measured cost of a run: seconds per record, and the share of them spent on a CPU."""
+    """The measured cost of a run: its seconds per record, and its share of time on a CPU."""
 
     record_s: float
     computing: float
@@ -74,7 +74,7 @@ class ThreadPool:
             thread.start()
 
     def feed(self, take: Take) -> int:
-        """Takes records for the threads, by as many calls of `take` as can be used now.
+        """Calls `take` for records until the threads have enough of them.
 
         Returns the number of records taken.
         """
@@ -201,7 +201,7 @@ class ThreadPool:
         return _Sample(wall_s / done, (time.thread_time() - computed) / wall_s)
 
     def _run(self, run: deque[Record], hand: Hand) -> int:
-        """Runs the records of a run that are not taken back meanwhile; returns their number."""
+        """Runs records from the left of `run` until it is empty; returns their number."""
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at

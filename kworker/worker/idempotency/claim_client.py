@@ -115,7 +115,10 @@ class ClaimClient:
         return run
 
     def put_back(self, records: Iterable[Record]) -> None:
-        """Accepts records that were taken and did not start, in the order of `take`."""
+        """Takes back records that `take` returned and that have not started.
+
+        Expects them in the order in which `take` returned them.
+        """
         back = list(records)
         self._ready.extendleft(reversed(back))
         self._prefetch.took(-len(back))

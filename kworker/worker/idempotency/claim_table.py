@@ -98,7 +98,10 @@ class ClaimTable:
         return bool(self._asks)
 
     def enter(self, batch: ClaimBatch) -> None:
-        """Stores the updates of a batch, and requests claims for its records or answers at once."""
+        """Stores the updates of a batch, and requests a claim for each of its records.
+
+        A record for which Redis need not be asked is answered at once.
+        """
         self._note_updates(batch)
         self._sort(batch.asked)
         self._answers.batches += 1
@@ -125,7 +128,10 @@ class ClaimTable:
         self._asks = again
 
     def grant_unprotected(self) -> None:
-        """Lets all requested records run without Redis, except those of events known to be done."""
+        """Lets all records that wait for a claim run without one.
+
+        A record whose event is known to be done does not run.
+        """
         done = self._outbox.done
         for id_ in [id_ for id_ in self._asks if id_ in done]:
             self._duplicate(self._asks.pop(id_))
@@ -150,7 +156,10 @@ class ClaimTable:
                 self._release(record, ended_too=False)
 
     def answers(self) -> ClaimAnswers | None:
-        """Returns the answers to all batches so far; None without any, or while requests wait."""
+        """Returns the answers to all batches so far.
+
+        Returns None if there was no batch, or while a record still waits for its claim.
+        """
         if self._asks or not self._answers.batches:
             return None
         answers, self._answers = self._answers, ClaimAnswers()

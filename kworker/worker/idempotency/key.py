@@ -33,7 +33,10 @@ def _by_function(spec: str, function: Callable[[Message], Any]) -> IdOf:
 
 
 def _message(record: Record) -> Message:
-    """Returns the message that a handler gets, with the source's position and headers."""
+    """Returns the message from which the event id is made.
+
+    It has the record's position and headers in the source topic, even if the record is a retry.
+    """
     raw, source, again = record.raw, record.source, record.envelope
     headers = (raw.headers() or ()) if again is None else again.restored
     place = (source.topic, source.partition, source.offset, source.timestamp)

@@ -37,7 +37,10 @@ class OwnerLiveness:
         self._owners.setdefault(owner, _WatchedOwner(now)).wanted_at = now
 
     def update(self, beats: Mapping[str, int | None], asked: float, answered: float) -> None:
-        """Stores the heartbeats that Redis returned to a call between `asked` and `answered`."""
+        """Stores the heartbeats that Redis returned to a call.
+
+        The call was sent at the time `asked`, and its answer came at the time `answered`.
+        """
         if asked - self._answered > _UNSEEN * self._lease_s:
             self.interrupted()
         self._answered = answered
@@ -49,7 +52,7 @@ class OwnerLiveness:
         self._forget(answered)
 
     def interrupted(self) -> None:
-        """Starts every observation anew, since no heartbeat can arrive while Redis is down."""
+        """Starts to observe every owner anew, since no heartbeat arrives while Redis is down."""
         for watched in self._owners.values():
             watched.since, watched.is_dead = None, False
 

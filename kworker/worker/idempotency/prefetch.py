@@ -7,10 +7,11 @@ AHEAD_MOST = 1_024
 
 
 class ClaimPrefetch:
-    """Adapts the number of records that are claimed ahead to the pace of the handlers.
+    """Decides how many records are claimed before handlers need them.
 
-    With too few claims handlers are idle; with too many, other workers wait for the claimed events.
-    Owned by the poll thread. Times are monotonic seconds.
+    The number follows the rate at which the handlers take records. With too few claims, handlers
+    are idle. With too many, other workers wait for the claimed events. Owned by the poll thread.
+    Times are monotonic seconds.
     """
 
     def __init__(self, handlers: int) -> None:
@@ -26,7 +27,10 @@ class ClaimPrefetch:
         self._taken += records
 
     def update(self, now: float) -> None:
-        """Adapts `ahead` to the rate at which handlers took records lately."""
+        """Sets `ahead`, the number of records to claim before handlers need them.
+
+        It follows the rate at which handlers took records lately.
+        """
         passed_s = now - self._since
         if passed_s < _MEASURED_S:
             return

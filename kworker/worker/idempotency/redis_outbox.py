@@ -19,7 +19,7 @@ KEPT_MOST = 100_000  # beyond, the oldest are dropped: only `process` without Re
 
 
 class RedisOutbox:
-    """The updates of claims that Redis does not have yet.
+    """Updates that Redis has not received yet.
 
     An update says that an event is done, hands over the results of a run, or releases a claim.
     Owned by the claims thread. Each update may be sent twice, and by any process: an event that is
@@ -65,7 +65,10 @@ class RedisOutbox:
         )
 
     def delivered(self, exchange: Exchange) -> None:
-        """Removes the updates that Redis has. If no update is left, deletes their files, too."""
+        """Removes the updates in `exchange`, which Redis has now.
+
+        If no update is left, also deletes the files that held updates.
+        """
         for id_ in exchange.done:
             self.done.pop(id_, None)
         for ended in exchange.ended:
@@ -104,7 +107,10 @@ class RedisOutbox:
             self._load(file)
 
     def load_of(self, owner: str) -> bool:
-        """Loads the file of updates that `owner` has left. Returns True if this file was new."""
+        """Loads the updates that the ended process `owner` has left in a file.
+
+        Returns False if there is no such file, if it was loaded before, or if it cannot be read.
+        """
         file = self._file(owner)
         return file not in self._files and file.exists() and self._load(file)
 
