@@ -77,7 +77,10 @@ def _is_end(raw: RawMessage) -> bool:
 
 
 def _is_wanted(raw: RawMessage) -> bool:
-    """Returns False for an error that passes by itself. Raises KworkerError for other errors."""
+    """Returns True for a record or the end of a partition.
+
+    Returns False for an error that passes by itself. Raises KworkerError for any other error.
+    """
     if raw.error() is None or _is_end(raw):
         return True
     if event_of(raw) is ConsumerEvent.TRANSIENT:

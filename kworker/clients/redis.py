@@ -76,9 +76,9 @@ return {refused, beats}
 
 
 def own_key(kind: str, prefix: str) -> str:
-    """Returns a Redis key for kworker's own data of this `kind`, which is no event's key.
+    """Returns a Redis key for kworker's own data of this `kind`.
 
-    An event's key is the prefix and an id of any text, so this key never begins with the prefix.
+    It can never be an event's key: it does not begin with `prefix`, and every event's key does.
     """
     own = f"kworker-own:{kind}:{prefix}"
     return own if not own.startswith(prefix) else f"own-{own}"
@@ -185,7 +185,10 @@ def describe(url: str, *, timeout_s: float = 5.0) -> RedisServerInfo:
 
 
 def _saves(redis: "Redis") -> bool | None:
-    """Returns True if Redis writes snapshots; None if it does not say, as hosted servers do not."""
+    """Returns True if Redis writes snapshots, False if not.
+
+    Returns None if Redis does not reveal the setting; hosted servers do not reveal it.
+    """
     try:
         return bool(redis.config_get("save").get("save"))
     except ResponseError:

@@ -29,11 +29,11 @@ _PROPERTIES = {
 def record_bytes(
     properties: Mapping[str, Any], topic: str, ranges: Iterable[tuple[int, tuple[int, int]]]
 ) -> float | None:
-    """Returns the mean size in bytes of the records at that place of a topic where it is highest.
+    """Returns the size in bytes of a topic's records, as the largest mean of several samples.
 
-    Reads a few records at a few places of each partition's range (its first offset and the one
-    after its last), with keys and headers. Returns None if it could read none. Blocks for a second,
-    or `DEADLINE_S` if Kafka is silent.
+    A sample is a few records, with keys and headers, at one place of one partition. A range is a
+    partition's first offset and the one after its last. Returns None if no record could be read.
+    Blocks for a second, or `DEADLINE_S` if Kafka is silent.
     """
     consumer = Consumer({**properties, **_PROPERTIES}, logger=_QUIET)
     try:
@@ -51,7 +51,7 @@ def record_bytes(
 
 
 def _places(ranges: Mapping[int, tuple[int, int]]) -> Iterator[dict[int, tuple[int, int]]]:
-    """Divides each range into `PLACES` parts; the nth item has the nth part of each range."""
+    """Divides each range into `PLACES` parts. The nth item yielded has the nth part of each."""
     for nth in range(PLACES):
         parts = {
             partition: (

@@ -49,7 +49,10 @@ class Abortable(KafkaRequestError):
 
 
 class Broken(Exception):
-    """The open transaction takes no more records; `abort` ends it, or raises the reason."""
+    """The open transaction takes no more records.
+
+    Call `abort`: it ends the transaction, or raises an error that tells why it cannot.
+    """
 
 
 class KafkaTransactor:
@@ -173,7 +176,10 @@ class KafkaTransactor:
         self._bounded(lambda: send(offsets, group_metadata, self._timeout_s))
 
     def commit(self) -> None:
-        """Commits the transaction; it is in doubt after an error. Raises KafkaRequestError."""
+        """Commits the transaction.
+
+        Raises KafkaRequestError. It is then unknown whether the transaction was committed.
+        """
         self._end("commit", self._producer.commit_transaction)
 
     def abort(self) -> None:

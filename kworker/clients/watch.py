@@ -49,9 +49,10 @@ _GRACE_S = 1.0  # the request's own time-out comes first
 
 
 class KafkaWatch:
-    """Requests the ends of partitions and facts of topics; a later call takes the answer.
+    """Requests the ends of partitions and facts of topics; a later call returns the answer.
 
-    Used by one thread. Ignores a request while the answer to one of the same kind is not taken.
+    Used by one thread. Each `ask_…` method ignores a second call until the answer to the first call
+    was returned.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -87,7 +88,7 @@ class KafkaWatch:
         }
 
     def ask_facts(self, topics: Iterable[str]) -> None:
-        """Requests the size of the largest batch that each topic takes, and its partitions."""
+        """Requests the max.message.bytes and the number of partitions of each topic."""
         names = list(topics)
         if self._limits or self._described:
             return
@@ -98,10 +99,10 @@ class KafkaWatch:
         )
 
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Returns the largest batch in bytes, and the number of partitions, each by topic.
+        """Returns the answer to `ask_facts`: max.message.bytes and partition counts, by topic.
 
-        Leaves out topics that failed. Returns None before the answer to `ask_facts` has come, and
-        after it was returned.
+        Leaves out topics that failed. Returns None before the answer has come, and after it was
+        returned.
         """
         futures = [*self._limits.values(), *self._described.values()]
         if not futures or not all(future.done() for future in futures):
@@ -124,8 +125,8 @@ class KafkaWatch:
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:
         """Returns the cluster and id of each topic that exists. Blocks, unlike the other calls.
 
-        Raises a retriable KafkaRequestError if no broker answers, or if they do not report the id
-        of an existing topic.
+        Raises a retriable KafkaRequestError if no broker answers, or if the answer lacks the id of
+        an existing topic.
         """
         described = self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=timeout_s

@@ -196,8 +196,9 @@ def producer_properties(config: Config, *, slot: ClientSlot) -> Properties:
 def transactional(properties: Properties) -> Properties:
     """Returns a producer's properties, changed into those of a transactional one.
 
-    An open transaction blocks every read_committed reader, so it must end soon after its producer
-    does. librdkafka requires the other time-outs to be no longer than the transaction's.
+    An open transaction blocks every read_committed reader. Kafka ends that of a dead producer after
+    transaction.timeout.ms, so this time is short. librdkafka requires that message.timeout.ms and
+    socket.timeout.ms are no longer.
     """
     limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
     # An alias of message.timeout.ms.
@@ -227,7 +228,7 @@ def instance_id(config: Settings, slot: ClientSlot) -> str:
 
 
 def _client_id(config: Config, slot: ClientSlot) -> str:
-    """Returns a process's client.id; its end identifies the host in the list of members."""
+    """Returns a process's client.id. The part after its last dot identifies the host."""
     return f"{instance_id(config, slot)}.{host.fingerprint()}"
 
 

@@ -41,7 +41,7 @@ class Unknown(NamedTuple):
 
 
 def overrides(environ: Mapping[str, str]) -> Iterator[Override | Unknown]:
-    """Yields each KWORKER_ variable; those of whole tables come before those of their keys."""
+    """Yields each KWORKER_ variable. A whole table's variable comes before those of its keys."""
     ours = [name for name in environ if name.startswith(PREFIX) and not _is_foreign(name)]
     for variable in sorted(ours, key=lambda name: (name.count("__"), name)):
         key = _key(variable)

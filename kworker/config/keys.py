@@ -97,7 +97,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def suggestion(key: Key) -> str:
-    """Returns a hint at a similar key for an unknown one, from the same table or any other."""
+    """Returns a hint at the known key that is most like `key`, which is unknown; "" if none is.
+
+    Searches the table of `key` first, then all other tables.
+    """
     *parent, word = key
     section = section_of(takes(tuple(parent)))
     near = nearest(str(word), section_keys(section)) if section else ""

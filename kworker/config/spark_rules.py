@@ -80,7 +80,8 @@ def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
 def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
     """Checks that a table's catalog is kept when Spark ends.
 
-    Otherwise the table is forgotten while its folder remains, and the next start fails on it.
+    Otherwise Spark forgets the table, but the table's folder remains. Because of that
+    folder, the next start fails.
     """
     if not table.table:
         return

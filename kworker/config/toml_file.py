@@ -68,7 +68,7 @@ def load(path: str | Path | None = None) -> Config:
 
 
 def import_path(config: Config) -> None:
-    """Puts the file's folder on the import path, so that handlers there can be imported."""
+    """Adds the configuration file's folder to sys.path, so that handlers in it can be imported."""
     folder = str(config.file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -111,7 +111,10 @@ class _Reading:
         return raw
 
     def override(self, raw: Raw, override: Override) -> None:
-        """Replaces a value in `raw` by an environment variable's; tables are merged by entry."""
+        """Replaces a value in `raw` by that of an environment variable.
+
+        In a table, replaces only the entries that the variable has, and keeps the others.
+        """
         nested = override.value
         for part in reversed(override.key):
             nested = {part: nested}
@@ -148,7 +151,10 @@ class _Reading:
         return {name: self._resolved(value, (*key, name)) for name, value in raw.items()}
 
     def _fetched(self, indirection: Raw, key: Key) -> str:
-        """Returns the text of the file or variable; notes a problem, with "", if unreadable."""
+        """Returns the text of the file or variable.
+
+        If it cannot be read, notes a problem and returns "".
+        """
         key = _flat_key(key)
         self.secrets.add(key)
         [(kind, where)] = indirection.items()

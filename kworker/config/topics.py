@@ -69,7 +69,10 @@ def written_topics(config: Config) -> list[str]:
 
 
 def delay_pattern(config: Config) -> str:
-    """Returns a regular expression that matches this service's delay topics, and former ones."""
+    """Returns a regular expression that matches this service's delay topics.
+
+    It also matches the topics of delays that are no longer configured.
+    """
     # A dot is the only character of topic names that has a meaning in a pattern.
     return f"^{_delay_prefix(config).replace('.', '[.]')}[1-9][0-9]*(ms|s|m|h)$"
 
@@ -88,11 +91,11 @@ def _lasting(config: Config) -> list[str]:
 
 
 def plan(config: Config, sources: Mapping[str, TopicInfo]) -> list[TopicSpec]:
-    """Plans kworker's own topics after the model of the source topics (at least one).
+    """Plans the topics that kworker creates; there must be at least one source topic.
 
-    Each gets the largest partition count and replication of the sources. Topics of delayed records
-    and dead letters also take larger records than any source, and keep them without limit: they
-    must not expire while the service is down.
+    Each planned topic has the largest partition count and the largest replication factor of the
+    source topics. Topics of delayed records and dead letters also accept larger records than any
+    source topic. They keep records without limit, since none may expire while the service is down.
     """
     partitions = max(info.partitions for info in sources.values())
     replication = max(info.replication for info in sources.values())

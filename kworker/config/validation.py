@@ -61,7 +61,8 @@ _PLACEHOLDERS: Mapping[str, Any] = {
 def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:
     """Validates `raw`: returns the settings without its wrong values, and the problems.
 
-    Rules check these settings further. None: `raw` is invalid even without its wrong values.
+    Rules check these settings further. Returns None for the settings if `raw` is invalid even
+    without its wrong values.
     """
     problems: dict[Key, Problem] = {}
     for _ in range(4):  # a table without its required keys takes two rounds to repair
@@ -92,9 +93,9 @@ def _as_model(raw: Raw) -> Raw:
 
 
 def _key(details: ErrorDetails) -> Key:
-    """Returns the key of an error as the file spells it.
+    """Returns the key of an error as the file spells it: `kafka.X`, not `kafka.common.X`.
 
-    The level `common` under `kafka` exists only in the model.
+    Only the model has a table `common` within `kafka`.
     """
     loc = details["loc"]
     return (loc[0], *loc[2:]) if loc[:2] == ("kafka", "common") else loc

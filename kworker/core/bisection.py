@@ -14,7 +14,10 @@ PartOutcomes = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class _AwaitingProbe(Generic[_Record]):
-    """Records of a part that raised `Unavailable`. They wait while another one is probed."""
+    """The records of a part that raised `Unavailable`.
+
+    They wait while another record of that part runs alone, as a probe.
+    """
 
     records: Sequence[_Record]
     probe_failed: bool = False  # one probe raised `Unavailable`, too
@@ -45,7 +48,10 @@ class Bisection(Generic[_Record]):
         return ()
 
     def raised(self, part: Sequence[_Record], error: BaseException) -> PartOutcomes:
-        """Returns the outcomes of a part that raised; [] if it runs again in smaller parts."""
+        """Returns the outcomes of the records in a part of the batch whose run raised `error`.
+
+        Returns [] if these records run again in smaller parts.
+        """
         self.given_up = ()
         if isinstance(error, BatchFailed):
             return ends_around(error, len(part))
@@ -60,7 +66,10 @@ class Bisection(Generic[_Record]):
         return []
 
     def _probe_raised(self) -> None:
-        """Starts a second probe after the first raised. After the second, gives up what is left."""
+        """Starts a second probe if the first one raised `Unavailable`.
+
+        If the second probe raises it, too, gives up the records that wait for the probes.
+        """
         waiting = self._parts[-1] if self._parts else None
         if not isinstance(waiting, _AwaitingProbe):
             return

@@ -28,7 +28,10 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """The outcome of a handler that ended after a revocation, for the next owner to publish."""
+    """The outcome of a handler's run that ended after its partition was revoked.
+
+    The worker that has the partition next publishes this outcome.
+    """
 
     source: str
     outcome: str
@@ -65,7 +68,7 @@ def state_of(text: str) -> ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A request to replace a claim by the outcome of its run, if Redis still has that claim."""
+    """A request to replace a run's claim by the run's outcome, if Redis still has that claim."""
 
     id: str
     claim: Claimed
@@ -83,7 +86,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A request to take over a claim if its owner is dead: the last heartbeat is still `beat`."""
+    """A request to take over a claim from an owner that seems to be dead.
+
+    Redis refuses it if the owner's last heartbeat is no longer `beat`, unless `gone` is True.
+    """
 
     held: Claimed
     beat: int | None
@@ -107,8 +113,8 @@ class Exchange:
 class Answer:
     """Redis's answer to an `Exchange`.
 
-    `refused` has the state of each id that was not claimed now, by its index in `ids`. `beats` has
-    the heartbeats of the watched owners.
+    `refused` has the stored state of each id that this call could not claim, by the id's index in
+    `Exchange.ids`. `beats` has the last heartbeat of each owner in `Exchange.watched`.
     """
 
     refused: Mapping[int, ClaimState]

@@ -56,7 +56,8 @@ class Failure:
     def of(cls, error: BaseException) -> "Failure":
         """Describes an exception without its stack.
 
-        Formatting the stack costs more than all the rest, and most failures are not final.
+        Formatting a stack takes longer than the whole description. Most failures lead to a retry,
+        for which no stack is needed.
         """
         if isinstance(error, Described):
             return error.failure
@@ -92,7 +93,10 @@ class Failure:
 
 
 class Described(Exception):
-    """Carries a `Failure` from another process, or one that no handler raised, as an exception."""
+    """An exception that carries a `Failure`.
+
+    The failure comes from another process, or kworker itself made it, outside of any handler.
+    """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))

@@ -8,7 +8,7 @@ from kworker.core.record import Partition, Record, by_partition
 
 @dataclass(frozen=True, slots=True)
 class FlowPolicy:
-    """The limits of the unfinished records that one worker keeps in memory."""
+    """The limits on the number and size of the unfinished records in one worker's memory."""
 
     records_max: int
     bytes_max: int
@@ -24,15 +24,16 @@ class FlowPolicy:
 class Flow:
     """Counts the records in flight, and decides what to take and what to pause.
 
-    Owned by the poll thread. Pausing a partition throws away what the client has prefetched of it,
-    so a full worker first just takes no records. After `patience_s` without room it pauses all
-    partitions, because it must go on polling to stay in the group.
+    Owned by the poll thread. Pausing a partition throws away what the client has prefetched of it.
+    So a full worker at first only stops taking records. After `patience_s` without room it pauses
+    all partitions, because it must go on polling to stay in the group.
 
     Starvation: each partition has a credit, twice its even share of the limits. A partition over
     its credit for `starving_s` is paused if another one has records in Kafka and none in flight.
 
-    Full map: the unsettled records of a partition are so many, or so far apart, that the offset map
-    in its commit metadata has no room for one more. It is paused until some have ended.
+    Full map: too many records of a partition are unfinished, or they lie too far apart. Then the
+    offset map in the partition's commit metadata has no room for one more record. The partition is
+    paused until some of its records have ended.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -81,7 +82,7 @@ class Flow:
         self._largest = max(max(sizes), self._largest - (self._largest >> 4))
 
     def leave(self, records: Sequence[Record]) -> None:
-        """Removes records that have an outcome, or were dropped, from the counts in flight."""
+        """Counts records as no longer in flight: they have ended, are held, or were dropped."""
         for partition, own in by_partition(records):
             total = sum([record.memory_bytes for record in own])
             partition.in_flight -= len(own)
@@ -102,7 +103,7 @@ class Flow:
         self._count_held(fresh, 1)
 
     def release(self, records: Iterable[Record]) -> None:
-        """Counts the held ones among the records as in flight again."""
+        """Counts records as in flight again. Ignores those that were not held."""
         back = [record for record in records if record in self._held]
         self._held.difference_update(back)
         self._count_held(back, -1)
@@ -117,7 +118,10 @@ class Flow:
             record.partition.held_bytes += sign * record.memory_bytes
 
     def room(self, most: int) -> int:
-        """Returns the number of records to take, at most `most`; 0 if full, stopped or blocked."""
+        """Returns the number of records to take now, at most `most`.
+
+        Returns 0 if the worker is full, is draining, or cannot publish its results.
+        """
         if self.stopped or self.blocked or self._held_full():
             return 0
         by_bytes = (self._policy.bytes_max - self.bytes) // self._largest

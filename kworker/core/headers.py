@@ -41,7 +41,7 @@ _WHOLE = re.compile(rb"-?[0-9]{1,19}")  # as kworker writes them
 
 
 class Forged(ValueError):
-    """Raised for headers in one of kworker's topics that kworker did not write."""
+    """Raised if kworker did not write the headers of a record in one of its own topics."""
 
 
 SourcePosition = tuple[str, int, int]
@@ -119,7 +119,10 @@ class Envelope:
 
 
 def no_room(topic: str, partition: int, offset: int) -> str:
-    """Returns the end of a dead letter's message, for a record too large to be copied into it."""
+    """Returns a text that says where a record stays, as it is too large for the dead-letter topic.
+
+    The text ends the error message of the record's dead letter, which has no copy of the record.
+    """
     place = f"{topic}/{partition}/{offset}"
     return f"; it has no room in the dead-letter topic and stays at {place}"
 

@@ -50,7 +50,10 @@ class Lanes:
         return len(self._parked)
 
     def open(self, partition: Partition) -> None:
-        """Gives a partition its lanes of earlier assignments, if any. Called before `add`."""
+        """Gives a partition back the lanes that it had in an earlier assignment, if they exist.
+
+        Called before `add`.
+        """
         at = (partition.topic, partition.number)
         partition.lanes = self._all.setdefault(at, partition.lanes)
 
@@ -114,7 +117,10 @@ class Lanes:
         return run
 
     def put_back(self, records: Iterable[Record]) -> None:
-        """Makes records that were taken but not started ready again, in their old order."""
+        """Takes back records that were taken, and whose handlers were not started.
+
+        They are ready again, in their old order.
+        """
         for record in reversed(list(records)):
             lanes = record.source_lanes
             if not lanes.ready:
@@ -154,7 +160,7 @@ class Lanes:
                 ready.append(following)
 
     def behind(self, record: Record) -> Sequence[Record]:
-        """Returns the records in the lane of `record` that wait until the first has ended."""
+        """Returns the waiting records of a record's lane: all but the first."""
         holder = None if record.lane is None else record.source_lanes.busy.get(record.lane)
         return () if holder is None else followers(holder)
 
@@ -163,20 +169,23 @@ class Lanes:
         heapq.heappush(self._parked, (due, next(self._turns), record))
 
     def hold(self, record: Record, due: float) -> list[Record]:
-        """Parks a record and marks its lane. Returns the record and those that wait behind it."""
+        """Parks a record; the later records of its lane count as held, too, until it is unparked.
+
+        Returns the record and those that wait behind it.
+        """
         self.park(record, due)
         if record.lane is not None:
             self._holding.add((record.source_lanes, record.lane))
         return [record, *self.behind(record)]
 
     def held_back(self, records: Iterable[Record]) -> list[Record]:
-        """Returns those of the newly added records that wait in a lane which `hold` has marked."""
+        """Returns those newly added records that wait behind a record which `hold` has parked."""
         if not self._holding:
             return []
         return [r for r in records if (r.source_lanes, r.lane) in self._holding]
 
     def wake(self, now: float) -> list[Record]:
-        """Makes the parked records whose time has come ready to run; returns them."""
+        """Unparks the records that are due, and makes them ready to run; returns them."""
         woken = []
         while self._parked and self._parked[0][0] <= now:
             woken.append(heapq.heappop(self._parked)[2])
@@ -212,11 +221,11 @@ class Lanes:
         return self._drop(partition, out=False)
 
     def close(self, partition: Partition) -> Dropped:
-        """Removes the waiting and parked records of a partition; frees the lanes of running ones.
+        """Removes a partition's waiting and parked records; frees the lanes of its running records.
 
-        A lane in which another partition's record runs stays blocked. Other partitions' records
-        that waited behind records of this one may run. See `OrphanedRuns` for handlers that still
-        run.
+        A lane in which a record of another partition runs stays blocked. In all other lanes, the
+        records of other partitions need not wait for this partition's records any more.
+        `OrphanedRuns` follows handlers that still run.
         """
         dropped = self._drop(partition, out=True)
         self._guests.pop(partition, None)

@@ -117,7 +117,10 @@ class Candidacy:
         self._roster = None
 
     def lost(self) -> None:
-        """Ends the lease: the client believes its session to be over. A claim may renew it."""
+        """Ends the lease, because the client believes that its session is over.
+
+        If the group accepts another claim of this member, the lease is renewed.
+        """
         self.revoked()
         if self._until is not None:
             self._until = -inf
@@ -136,7 +139,7 @@ class Candidacy:
 
     @property
     def wants_roster(self) -> bool:
-        """True if this member may appoint a leader but has no list of members yet to do so."""
+        """True if this member may appoint a leader, but first needs the list of members."""
         return self._decides and self._roster is None and self._until is None
 
     def update_roster(self, roster: Roster) -> None:
@@ -146,7 +149,10 @@ class Candidacy:
             self._roster = roster
 
     def update(self, view: View, now: float) -> Claim | None:
-        """Stores a view; returns the claim that this member must commit now, or None."""
+        """Stores a view, which is the group's metadata that names the leader.
+
+        Returns the claim that this member must commit now, or None.
+        """
         if view.asked_at < self._heard_at:
             return None  # it may be older than the claim that was accepted since
         self._watch(view, now)
@@ -182,7 +188,10 @@ class Candidacy:
             self._until = None
 
     def overdue(self) -> bool:
-        """Returns True if this client lacks an assignment so long that a new one should join."""
+        """Returns True if this client has waited too long for an assignment.
+
+        Then a new client should join the group in its place.
+        """
         return self._lasts(self._unplaced_since) >= _REJOIN_S
 
     def problem(self) -> str:
@@ -227,9 +236,9 @@ class Candidacy:
     def _claim_without_leader(self, view: View, now: float) -> Claim | None:
         """Returns the claim to make if no leader is known; None if none can be made now.
 
-        The view names no leader, or it names this member, whose lease has ended. Another member,
-        whose name was lost, may lead for the rest of its lease. So the claim waits for that time,
-        unless this member is alone in the group.
+        The view names no leader, or it names this member, whose lease has ended. If the metadata
+        that named another member was lost, that member may still have a lease. So this member waits
+        as long as a lease lasts before it claims, unless it is alone in the group.
         """
         self._unnamed_since = _since(self._unnamed_since, True, view.asked_at)
         alone = self._roster is not None and self._roster.members == {self._member}
@@ -238,9 +247,9 @@ class Candidacy:
         return self._appointment(view, now) if view.named is None else self._renewal(now)
 
     def _appointment(self, view: View, now: float) -> Claim | None:
-        """Returns a claim to the leadership for this member; None if it may not appoint itself yet.
+        """Returns a claim by which this member appoints itself leader; None if it may not.
 
-        It may do so only on a view of the group that is newer than its assignment.
+        The member must have partition 0, and `view` must be newer than the member's assignment.
         """
         if not self._decides or self._assigned_at is None or view.asked_at < self._assigned_at:
             return None

@@ -100,7 +100,11 @@ def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> Non
 
 
 def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> int:
-    """Returns the output's partition, else that of its key, else the next of `spread`."""
+    """Returns the partition to which an output is written.
+
+    Takes the partition that the output names. An output that names none goes to the partition of
+    its key. An output without a key goes to the next partition of `spread`.
+    """
     if output.partition >= 0:
         return output.partition
     chosen = next(spread) if output.key is None else murmur2(output.key) & 0x7FFFFFFF
