@@ -77,11 +77,16 @@ def _java_version(java: Path) -> int:
             [java, "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{java} cannot be run: {error}") from error
+        raise ConfigError(
+            f"{java} cannot be run: {error}; repair it, or point JAVA_HOME at another Java"
+        ) from error
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if found is None:
         said = (done.stderr + done.stdout).strip().splitlines()
-        raise ConfigError(f"{java} -version prints no version: {said[0] if said else 'no output'}")
+        raise ConfigError(
+            f"{java} -version prints no version: {said[0] if said else 'no output'}; point"
+            " JAVA_HOME at another Java"
+        )
     return int(found[1])
 
 

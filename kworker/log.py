@@ -64,9 +64,10 @@ class _Stderr:
 
 
 class Repeats(logging.Filter):
-    """Drops one logger's lines that repeat within `every_s`, apart from numbers; counts them.
+    """Drops a line of one logger if the same line has passed less than `every_s` seconds ago.
 
-    While no broker answers, each Kafka client writes twenty lines a second.
+    Lines that differ only in numbers are the same. The next line that passes gets the number of
+    dropped ones. While no broker answers, each Kafka client writes twenty lines a second.
     """
 
     def __init__(

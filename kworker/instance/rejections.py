@@ -20,7 +20,10 @@ _COUNT_MAX = 10_000
 
 
 class Rejection(NamedTuple):
-    """A rejected record. A recreated topic may reuse its position, but with another timestamp."""
+    """A rejected record, identified by its source position and its timestamp.
+
+    In a topic that was created again, another record may have the same position.
+    """
 
     source: Source
     by: str
@@ -30,7 +33,7 @@ class Rejection(NamedTuple):
 class Rejections:
     """A folder with a file for each rejected record.
 
-    `kworker reject` adds the file, and the worker that settles the record removes it.
+    `kworker reject` adds the file. The worker that finishes the record removes the file.
     """
 
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
@@ -41,11 +44,14 @@ class Rejections:
         self._known: dict[SourcePosition, Rejection] = {}
 
     def add(self, source: Source, by: str) -> None:
-        """Rejects a record, which a worker then dead-letters. Raises UsageError at the limit."""
+        """Rejects a record, which a worker then dead-letters.
+
+        Raises UsageError if too many rejected records wait for a worker already.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= _COUNT_MAX:
             raise UsageError(
-                f"reject: {_COUNT_MAX:,} rejected records wait for a worker, the most that may:"
+                f"reject: {_COUNT_MAX:,} rejected records wait for a worker, and no more may wait:"
                 " kworker reject --list shows them, --undo withdraws one"
             )
         path = self._path(source.place)
@@ -54,7 +60,7 @@ class Rejections:
         draft.replace(path)
 
     def undo(self, place: SourcePosition) -> bool:
-        """Removes a rejection. Returns False if there is none, or its record is settled."""
+        """Removes the rejection of a record. Returns False if there is none."""
         try:
             self._path(place).unlink()
         except FileNotFoundError:
@@ -62,12 +68,15 @@ class Rejections:
         return True
 
     def pending(self) -> list[Rejection]:
-        """Returns the rejections in the folder that are not carried out, by source position."""
+        """Returns the rejections that still wait for a worker, sorted by source position."""
         found = [rejection for rejection in self._read() if not self._is_old(rejection)]
         return sorted(found, key=lambda rejection: rejection.source.place)
 
     def refresh(self, now: float) -> bool:
-        """Reads the folder if it is due and has changed. Returns True for new rejections."""
+        """Reads the folder if it has changed. Returns True if it has new rejections.
+
+        Looks at the folder only every _REFRESH_EVERY_S seconds; in between, returns False.
+        """
         if now < self._refresh_at:
             return False
         self._refresh_at = now + _REFRESH_EVERY_S
@@ -94,7 +103,7 @@ class Rejections:
         return known.by if known and known.source.timestamp == source.timestamp else None
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Removes the rejections of settled records."""
+        """Removes the rejections of records that this worker has finished."""
         offsets = {offset for _, _, offset in self._known}
         for record in records:
             if record.offset not in offsets and record.envelope is None:

@@ -21,7 +21,7 @@ _EMPTY = -1
 
 
 class Field(IntEnum):
-    """The index of a word in a slot. Times are monotonic nanoseconds, alike in all processes."""
+    """The index of each number in a worker's slot. Times are in ns of the monotonic clock."""
 
     PID = 0
     PHASE = auto()
@@ -66,7 +66,7 @@ _HEAD_WORDS = 48  # room for more; whole cache lines
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A record that a handler is running, by its source position, and the start of that run."""
+    """The position of a record that a handler is running, and the time when that run began."""
 
     topic: str
     partition: int
@@ -77,7 +77,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a worker reports as text: its partitions and problems. A delay process adds counts."""
+    """A worker's partitions and problems. The delay process adds waiting records and the lag."""
 
     partitions: tuple[tuple[str, int], ...] = ()
     problems: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class Hand:
         self.words[self.place_at] = _EMPTY
 
     def read(self) -> tuple[int, int, int] | None:
-        """Returns the record as (partition's index in `Text.known`, offset, since_ns), or None."""
+        """Returns (partition's index in `Text.known`, offset, since_ns); None if no record runs."""
         place = self.words[self.place_at]
         if place == _EMPTY:
             return None
@@ -147,7 +147,7 @@ class Hand:
 
 
 class Slot:
-    """One worker's part of the scoreboard, which the supervisor clears for the next worker."""
+    """A worker's part of the scoreboard. The supervisor clears this part for the next worker."""
 
     def __init__(self, number: int, words: memoryview, text: memoryview, hands: int) -> None:
         self.number = number
@@ -284,7 +284,7 @@ def _encoded(text: Text) -> bytes:
 
 
 def _short(problem: str) -> str:
-    """Returns the line cut to its maximal length, with characters that UTF-8 lacks escaped."""
+    """Returns the line, cut if it is too long. Escapes characters that UTF-8 cannot encode."""
     text = problem.encode(errors="backslashreplace").decode()
     return text if len(text) <= _PROBLEM_MAX else f"{text[: _PROBLEM_MAX - 1]}…"
 

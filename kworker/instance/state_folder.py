@@ -30,7 +30,7 @@ class StateFolder:
         self._workers_lock = path / "workers.lock"
 
     def make(self) -> None:
-        """Creates the folder, readable by its owner alone. Raises ConfigError."""
+        """Creates the folder, readable by its owner alone. Raises ConfigError if that fails."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)

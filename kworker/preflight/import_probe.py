@@ -16,9 +16,10 @@ from kworker.worker.handlers.loader import find
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Imports Python references; writes their problems and the memory used as JSON to a descriptor.
+    """Imports references such as `module:function`; writes a JSON report to a file descriptor.
 
-    The arguments are the descriptor, the folder of the user's code, and the references.
+    The report has the problem of each reference that cannot be used, and the memory of this
+    process. The arguments are the descriptor, the folder of the user's code, and the references.
     """
     descriptor, folder, *references = arguments
     sys.path.insert(0, folder)
@@ -48,7 +49,7 @@ def _problem(folder: str, reference: str) -> str:
 
 
 def _last_words(error: BaseException, folder: str) -> str:
-    """Returns the error's last line, with the file and line of the user's code that raised it."""
+    """Returns an error's type and message, and where in the user's code the error was raised."""
     words = traceback.format_exception_only(error)[-1].strip()
     places = [*_places(error)]
     own = [place for place in places if place[0].startswith(folder)]

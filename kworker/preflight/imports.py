@@ -30,7 +30,10 @@ def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> li
 
 
 class ImportedReferences(NamedTuple):
-    """The findings of importing all references, and the process's size after it (0: unknown)."""
+    """The findings from the import of all references, and the memory of the process after it.
+
+    `rss_bytes` is 0 if the memory is unknown.
+    """
 
     findings: list[Finding]
     rss_bytes: int
@@ -74,9 +77,10 @@ def import_all(config: Config, keys: Mapping[str, str], timeout_s: float) -> Imp
 def _probe(
     folder: Path, references: Sequence[str], timeout_s: float
 ) -> tuple[Mapping[str, str], int]:
-    """Imports references in a new process; returns their problems, and its size in bytes.
+    """Imports references in a new process; returns their problems and the process's memory.
 
-    The size is 0 if the process ended without a report. Raises `TimeoutExpired`.
+    The memory is in bytes; it is 0 if the process ended without a report. Raises `TimeoutExpired`
+    if the process has not ended after `timeout_s`.
     """
     receive, send = os.pipe()
     with os.fdopen(receive, "rb") as answers:

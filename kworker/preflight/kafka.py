@@ -77,7 +77,7 @@ def check_topics(config: Config) -> list[Finding]:
 
 
 def admin_of(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
-    """Makes the Kafka admin client for the checks. Raises KworkerError."""
+    """Makes the Kafka admin client for the checks. Raises KworkerError for wrong properties."""
     from kworker.clients.admin import Admin
 
     return Admin(admin_properties(config), timeout_s=timeout_s)

@@ -20,7 +20,11 @@ GROUP_TIMEOUT_S = 30.0
 
 
 def check_positions(config: Config) -> list[Finding]:
-    """Checks that no open transaction hides positions, and that the session time-out is short."""
+    """Checks the committed positions and the session time-out of the service.
+
+    No position may be hidden: Kafka does not report a position while an open transaction is to
+    change this position. The session time-out must be short.
+    """
     try:
         admin = admin_of(config)
         existing = admin.topic_names()
@@ -116,9 +120,9 @@ def ensure_start_offsets(config: Config) -> list[Finding]:
 
 
 def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
-    """Returns the finding for lost positions: of the partitions `gone`, or of all if it is empty.
+    """Returns the finding that the group has lost its positions in the partitions `gone`.
 
-    Positions of all partitions are lost when the group has none left.
+    If `gone` is empty, the group has lost its positions in all partitions.
     """
     of_these = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
     each = "; for each of them, with --topic and --partition" if gone else ""

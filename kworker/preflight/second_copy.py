@@ -29,8 +29,8 @@ _KEY = "instance"
 class Twins:
     """Findings about other copies of this instance, and the id of the Kafka cluster.
 
-    Members found `elsewhere`, on other hosts, may be dead; then their sessions end within
-    `session_s`, and the group drops them.
+    `elsewhere` has the findings about members of the consumer groups on other hosts. Such a
+    member may be dead; then its group drops it within `session_s` seconds.
     """
 
     cluster: str = ""
@@ -40,7 +40,10 @@ class Twins:
 
 
 def search(config: Config) -> Twins:
-    """Searches for other copies; the running service of this state folder does not count."""
+    """Searches for other running copies of this instance.
+
+    The service that runs in this configuration's `state_dir` is no other copy.
+    """
     try:
         cluster = admin_of(config).cluster_id()
         other = holder(cluster, config)

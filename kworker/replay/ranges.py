@@ -18,7 +18,10 @@ ReadRanges = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A range of record timestamps in ms since 1970; `to_ms` is outside it, None is no bound."""
+    """A range of record timestamps, in ms since 1970.
+
+    `from_ms` is in the range, `to_ms` is not. If one is None, the range is open on that side.
+    """
 
     from_ms: int | None = None
     to_ms: int | None = None
@@ -28,7 +31,10 @@ class TimeRange:
         return self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms
 
     def contains(self, timestamp_ms: int) -> bool:
-        """Returns True if the range contains the time; -1, for no time, is before any `from_ms`."""
+        """Returns True if the range contains this timestamp.
+
+        A record without a timestamp has -1, which is before every `from_ms`.
+        """
         if self.from_ms is not None and timestamp_ms < self.from_ms:
             return False
         return self.to_ms is None or timestamp_ms < self.to_ms
@@ -37,9 +43,10 @@ class TimeRange:
 def settled_ranges(
     first: Mapping[PartitionId, int], settled: Mapping[PartitionId, Settled]
 ) -> dict[PartitionId, range]:
-    """Returns, for each partition, the offsets from its first wanted record to the last settled.
+    """Returns the range of offsets to read in each partition; leaves out empty ranges.
 
-    `first` is -1 where a partition has no wanted record. Empty ranges are left out.
+    A range begins at the offset in `first`; -1 means that there is nothing to read. It ends with
+    the last offset in `settled`, which has the offsets that the service will not read again.
     """
     both = first.keys() & settled.keys()
     found = {at: range(first[at], settled[at].end) for at in sorted(both) if first[at] >= 0}
@@ -49,8 +56,8 @@ def settled_ranges(
 class OffsetRanges:
     """The offset ranges that a replay reads, and its progress. Owned by the poll thread.
 
-    Timestamps may be out of order, so every range is read to its end. Only those records are
-    replayed that the service has settled.
+    Timestamps may be out of order, so every range is read to its end. Only records that the
+    service has settled are replayed: those that it will not read again.
     """
 
     def __init__(
@@ -59,7 +66,10 @@ class OffsetRanges:
         time_range: TimeRange,
         settled: Mapping[PartitionId, Settled] | None = None,
     ) -> None:
-        """No span may be empty. In a partition that `settled` lacks, every record is settled."""
+        """No span may be empty. `settled` has the offsets that the service will not read again.
+
+        If a partition is missing from `settled`, the service will read none of its offsets again.
+        """
         self._spans = dict(spans)
         self._time_range = time_range
         self._settled = settled or {}
@@ -182,7 +192,10 @@ class RangeConsumer:
         return {at: Committed(starts[at]) for at in partitions}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:  # noqa: ARG002 - whatever they are
-        """Returns an empty list: a replay reads no committed positions, so none can be hidden."""
+        """Returns an empty list, since a replay reads no committed positions.
+
+        Kafka hides a committed position only while an open transaction is to change it.
+        """
         return []
 
     @property
@@ -210,7 +223,10 @@ class RangeConsumer:
         self._client.seek(at, offset)
 
     def recreate(self) -> None:
-        """Raises RuntimeError. It is never called: a consumer outside a group is never fenced."""
+        """Raises RuntimeError, since this consumer is in no group.
+
+        A member of a group needs a new client when it has lost its place in the group for good.
+        """
         raise RuntimeError("a replay is in no consumer group, so it cannot join one again")
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:

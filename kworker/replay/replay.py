@@ -57,10 +57,11 @@ class ReplaySurvey(NamedTuple):
 
 
 def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplaySurvey:
-    """Finds the offsets that the service's group has settled, by its positions and offset maps.
+    """Finds the offsets that the service has settled, so that it will not read them again.
 
-    Raises ConfigError if no source topic exists, Unreachable, and KworkerError, for example if
-    the brokers do not tell the ids of topics.
+    They follow from the positions and offset maps of the service's group. Raises ConfigError
+    if no source topic exists, Unreachable if no broker answers, and KworkerError if a broker
+    refuses a request or does not tell the ids of topics.
     """
     topics = admin.topics(source_topics(config, admin.topic_names()))
     if not topics:
@@ -81,7 +82,7 @@ def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplayS
 def load_topic_limits(config: Config, admin: ReplayAdmin) -> TopicLimits:
     """Loads size limits and numbers of partitions of the topics that a replay writes to.
 
-    Raises ConfigError if a topic is missing, and Unreachable.
+    Raises ConfigError if a topic is missing, and Unreachable if no broker answers.
     """
     delivery = config.delivery
     limits = TopicLimits(
@@ -149,7 +150,8 @@ class Replay:
     ) -> None:
         """`config` must come from `replay_config`.
 
-        Raises ConfigError, and KworkerError when the handler cannot be made.
+        Raises ConfigError for wrong settings of the handler or of Kafka's clients, and
+        KworkerError when the handler cannot be made.
         """
         self._config = config
         self._ranges = ranges
@@ -179,10 +181,11 @@ class Replay:
         return loop.flow.records + loop.flow.held + loop.settlement.pending
 
     def run(self, interrupts: Callable[[], int], report: Callable[["Replay"], None]) -> None:
-        """Runs until all records are settled; calls `report` after each turn of the poll loop.
+        """Runs until all records are finished; calls `report` after each turn of the poll loop.
 
-        `interrupts` returns the number of Ctrl-C so far: after one, only records read already
-        are finished; after two, the replay ends at once. Raises KworkerError if Kafka fences it.
+        `interrupts` returns how often Ctrl-C was pressed. After the first, the replay reads no
+        more records and finishes those it has; after the second, it ends at once. Raises
+        KworkerError if another process takes over this replay's identity in Kafka.
         """
         self._loop.assignment.beat = lambda: 0.0 if interrupts() else math.inf
         self._pool.start()

@@ -44,8 +44,8 @@ def limit_of(spark: SparkSettings, table: TableSettings) -> BatchLimit:
 def pending_ranges(positions: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, Range]:
     """Returns the offsets to sample for a query's next batch, by partition.
 
-    Each range ends at the partition's end. It begins at the query's position, but RECENT offsets
-    before the end if fewer results wait.
+    Each range goes from the query's position to the partition's end. If that is less than RECENT
+    offsets, the range is the last RECENT offsets.
     """
     return {
         partition: (max(0, min(positions.get(partition, 0), end - RECENT)), end)
@@ -81,10 +81,10 @@ class BatchLimits:
         return self._samples.get(waiting)
 
     def resize(self, table: TableSettings, most: int, records: int, size: int) -> bool:
-        """Changes the size of a table's next batches if its last batch shows a better one.
+        """Changes the number of results in a table's next batches, if its last batch suggests so.
 
-        Returns True if it changed. The last batch had `records` results, of at most `most`, and
-        `size` bytes.
+        The last batch had `records` results in `size` bytes; `most` results were allowed. Returns
+        True if the number was changed.
         """
         bound = limit_of(self._spark, table)
         if not records or (records < _FULL * most and size <= 2 * bound.bytes):

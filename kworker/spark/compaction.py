@@ -18,7 +18,10 @@ from kworker.spark.tables.sinks import Sink, sinks
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The numbers of files removed and added. Old files stay, for readers and for time travel."""
+    """The numbers of data files that a compaction took out of a table and put into it.
+
+    The files that it took out stay on the disk, for readers and for time travel.
+    """
 
     table: str
     removed: int
@@ -42,8 +45,8 @@ def compact(
 ) -> Iterator[Compacted]:
     """Compacts the named tables, one after the other, in a Spark session of its own.
 
-    Blocks while files are written. The session's JVM holds the lease as well. Raises KworkerError;
-    tables that were compacted before the error stay compacted.
+    Blocks while files are written. The session's JVM also holds `lease`, the lock of the
+    checkpoints. Raises KworkerError if Spark fails; tables that were compacted before stay so.
     """
     spark = config.spark
     assert spark is not None

@@ -43,8 +43,8 @@ SETTLE_S = 2.0
 class Job:
     """Writes the tables until a stop is requested; with `once`, until they hold all results.
 
-    Owned by the main thread. Raises ConfigError for an error that only a change of the
-    configuration can repair, and other errors if a new process may repair them.
+    Owned by the main thread. Raises ConfigError if only a change of the configuration can help,
+    and other errors if a restart of the job may help.
     """
 
     def __init__(self, config: Config, stop: StopRequest, *, once: bool) -> None:
@@ -72,7 +72,10 @@ class Job:
         self._topic_id = ""  # of the results topic at the last turn
 
     def run(self) -> None:
-        """Waits for lease and leadership, then runs the queries. Blocks until the job ends."""
+        """Waits until no other job may write, then runs the queries. Blocks until the job ends.
+
+        The job waits for the lock of the checkpoints, and then for its election as the leader.
+        """
         try:
             if not self._standby.await_lease():
                 return
@@ -153,7 +156,10 @@ class Job:
         return Planner(session, self._config, self._client, launcher, self._limits, missing)
 
     def _may_learn(self) -> bool:
-        """True if the job wrote rows and was not stopped: its JVM may save loaded classes."""
+        """True if the JVM may save its loaded classes for faster starts.
+
+        That is so if the job has written rows and no stop was requested.
+        """
         return not self._stop.made and any(query.progress.rows for query in self._queries)
 
     @property
@@ -161,7 +167,7 @@ class Job:
         return all(map(self._is_done, self._queries))
 
     def _is_done(self, query: TableQuery) -> bool:
-        """True if a query has finished, or has failed in a job that ends by itself."""
+        """True if a query has finished. With `once`, a query that has failed is done as well."""
         return query.finished or (self._once and query.has_failed)
 
     def _raise_if_all_misconfigured(self) -> None:
@@ -169,7 +175,7 @@ class Job:
             raise ConfigError([query.progress.reason for query in self._queries])
 
     def _raise_failures(self) -> None:
-        """Raises KworkerError for failed tables of a job that ended by itself."""
+        """Raises KworkerError if a table failed in a job with `once` that was not stopped."""
         if self._once and not self._stop.made:
             failed = [query.progress for query in self._queries if query.has_failed]
             if failed:
@@ -196,7 +202,10 @@ class Job:
         self._report(job_state([query.progress for query in self._queries]), problem)
 
     def _stand_by(self, leadership: Leadership) -> None:
-        """Stops the queries, since another job may write now, until this job leads again."""
+        """Stops the queries, since another job may write now.
+
+        The queries start in a later turn, when this job leads again.
+        """
         self._positions_known = False
         for query in self._queries:
             query.restart()

@@ -128,7 +128,11 @@ class Launcher:
     def _records_max(
         self, table: TableSettings, positions: Positions, pinned: Checkpoint | None
     ) -> int:
-        """The most records for a batch, given the size of waiting or planned results."""
+        """The highest number of records for the next batch.
+
+        It follows from the sizes of the results that wait, and of those in the planned batch
+        `pinned`, if there is one.
+        """
         waiting = self._limits.records_max(table, pending_ranges(positions, self._watch.ends))
         return min(waiting, self._limits.records_max(table, _pinned(pinned))) if pinned else waiting
 
@@ -137,8 +141,8 @@ class Launcher:
     ) -> None:
         """Creates the table, or adds its new columns.
 
-        Takes the fence of a new table, which keeps other jobs from writing to it. Raises
-        TableFenced if another job has written to the table first.
+        Then takes the fence of a new table: from then on, no other job can write to that table.
+        Raises TableFenced if another job has written to the new table first.
         """
         with nullcontext() if fence.taken else fence.creating(columns):
             prepare_table(self._session, sink, columns, wrote=wrote)
@@ -206,7 +210,7 @@ class Launcher:
 
 
 def fence_of(session: SparkSession, sink: Sink, writer: str) -> Fence:
-    """The fence for the table's format, which keeps other jobs from writing to the table."""
+    """The fence for the table's format. A fence lets only one job write to a table."""
     match sink.table.format:
         case "delta":
             return DeltaFence(session, sink, writer)

@@ -61,7 +61,10 @@ class TableProgress:
         return True
 
     def behind(self, ends: Mapping[int, int]) -> int | None:
-        """Offsets not reached yet, those of transaction markers included; None if unknown."""
+        """The number of offsets that the query has not reached yet; None if it is unknown.
+
+        Offsets of transaction markers are counted too.
+        """
         if not ends:
             return None
         return sum(max(0, end - self.positions.get(part, 0)) for part, end in ends.items())

@@ -66,7 +66,10 @@ def query_of(folder: Folder) -> str:
 
 
 def range_of(folder: Folder, batch: int, topic: str) -> tuple[Positions | None, Positions]:
-    """Returns a planned batch's begin, which is None for the first batch, and its end."""
+    """Returns the positions at which a planned batch begins and ends.
+
+    The first batch has None as its begin, since the checkpoint does not have that.
+    """
     begin = _read_range(folder, batch - 1, topic) if batch else None
     return begin, _read_range(folder, batch, topic)
 

@@ -109,9 +109,9 @@ def step(
 def continues(last_mark: CommitMark, found: Checkpoint | None, start: Positions | None) -> bool:
     """True if a query continues where its table ends, so that no result is lost or repeated.
 
-    `found` is its checkpoint, None for a new query. `start` has the positions of its first batch;
-    None for the beginning of the topic. A planned batch that is in the table already is no
-    obstacle.
+    `found` is the query's checkpoint, None for a new query. `start` has the positions at which the
+    query's first batch begins; None is the beginning of the topic. The result is also True if
+    the table already has the batch that the checkpoint plans.
     """
     if found is None:
         return same_positions(last_mark.positions, start or {})

@@ -24,7 +24,7 @@ class Folder(Protocol):
         """True if the folder exists; with `name`, if it contains this file or folder."""
 
     def names(self, below: str) -> Sequence[str]:
-        """The names in the subfolder `below`. Files that hold checksums may be left out."""
+        """The names of what the subfolder `below` contains; checksum files may be left out."""
 
     def walk(self, below: str) -> Sequence[str]:
         """The paths of all files in the subfolder `below`, at any depth, sorted."""

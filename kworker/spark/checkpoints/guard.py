@@ -113,7 +113,8 @@ class Guard:
         if keeps_state():
             raise Damaged(
                 f"{folder} does not continue where the table ends: another job has written to the"
-                " table since, and has the state of this query's aggregations in its checkpoints",
+                " table since, and only the checkpoints of that job have the state of the query's"
+                " aggregations",
                 "earliest",
             )
         merged = is_merged(self._table)
@@ -173,11 +174,11 @@ _EXCLUSIVE = ("hdfs", "abfs", "abfss", "gs")
 
 
 def takes_one_writer(table: TableSettings) -> bool:
-    """True if nothing but the job may write to the table.
+    """True if nothing, not even a compaction, may write to the table beside the job.
 
-    A merge and a compaction conflict with each other. In a local folder, and in S3, a commit checks
-    that the next version number is free, and then writes the file of this version. Of two commits
-    at the same time, one would be lost.
+    That holds for tables into which batches are merged, since a merge and a compaction conflict. It
+    also holds for tables at a path in a local folder, in S3 or the like: there, two commits at the
+    same time may choose the same version number, and then one of them is lost.
     """
     by_path = bool(table.path) and urlsplit(table.path).scheme not in _EXCLUSIVE
     return by_path or is_merged(table)
@@ -186,7 +187,8 @@ def takes_one_writer(table: TableSettings) -> bool:
 def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[int, int]) -> None:
     """Raises Damaged when the consumer group's positions are ahead of the checkpoint.
 
-    They are committed after it, so the checkpoint is an old one, or the positions were moved.
+    The group's positions are committed only after the checkpoint is written. So the checkpoint is
+    an old one, or somebody has changed the positions.
     """
     reached = {} if found is None else found.reached
     ahead = {part: at for part, at in committed.items() if at > reached.get(part, 0)}

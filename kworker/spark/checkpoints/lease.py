@@ -84,7 +84,7 @@ class Lease:
             self._file = None
 
     def holder(self) -> LeaseHolder | None:
-        """The job that took the lease, from the lease's file; None if that is unreadable."""
+        """Reads from the lease's file which job took the lease; None if the file is unreadable."""
         try:
             fields = json.loads(((self._folder or Path()) / ".lease").read_text())
             return LeaseHolder(int(fields["pid"]), str(fields["host"]), fields.get("jvm"))

@@ -14,9 +14,11 @@ _MOVING = "moving"  # in a draft
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """kworker's file in a checkpoint: its topic, where it begins, and if batches are merged.
+    """What kworker's own file in a checkpoint says.
 
-    `at_ms` is the time at which a person reset the checkpoint; 0 if kworker itself began it.
+    The file names the results topic and tells if batches are merged into the table. The checkpoint
+    begins at the positions `start`; None is the beginning of the topic. `at_ms` is the time at
+    which a person reset the checkpoint; 0 if kworker itself began it.
     """
 
     topic: str
@@ -27,7 +29,10 @@ class Note:
 
 
 def read_note(folder: Folder) -> Note | None:
-    """Reads the note of a checkpoint; None if it has none. Raises Damaged if it is unreadable."""
+    """Reads the note, kworker's own file in a checkpoint; None if the checkpoint has no note.
+
+    Raises Damaged if the note is unreadable.
+    """
     if not folder.exists(_NOTE):
         return None
     path = f"{folder}/{_NOTE}"
@@ -42,7 +47,10 @@ def read_note(folder: Folder) -> Note | None:
 
 
 def write_note(folder: Folder, note: Note) -> None:
-    """Creates or replaces the note in one step. Raises OSError when the disk is full."""
+    """Creates or replaces the note, kworker's own file in a checkpoint, in one step.
+
+    Raises OSError when the disk is full.
+    """
     folder.write(_NOTE, json.dumps(asdict(note)).encode())
 
 

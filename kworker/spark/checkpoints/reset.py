@@ -45,10 +45,10 @@ class Reset:
         return sum(max(0, move.position - self._kept(move)) for move in self.moves)
 
     def _kept(self, move: Move) -> int:
-        """The position below which the table keeps all results; 0 for a new or rewritten table.
+        """The position below which all results are in the table after the reset.
 
-        If that position is unknown, the new position is returned, so that no result counts as
-        missing.
+        It is 0 for a new table, and for one that each batch writes anew. Without a committed
+        position, the new position is returned, so that no result counts as missing.
         """
         if self.fresh or self.table.mode == "complete":
             return 0
@@ -61,17 +61,17 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The most results that count as in the table only because its consumer group says so.
+        """The highest number of results that the table may lack below the committed positions.
 
-        The readable part of the checkpoint ends before these results, and a person may have moved
-        the group's positions.
+        The readable part of the checkpoint ends before these results, so it does not prove that
+        they are in the table. A person may have moved the committed positions.
         """
         return sum(max(0, (move.current.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
-        """Yields each move to the position that the group has committed.
+        """Yields the moves to a committed position, each with a second position.
 
-        With it comes the position up to which the old checkpoint proves results to be in the table.
+        The old checkpoint proves that all results before the second position are in the table.
         """
         for move in self.moves:
             at = self.left.settled.get(move.current.partition)
