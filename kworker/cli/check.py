@@ -149,7 +149,7 @@ def _print(config: Config, done: Sequence[FinishedCheck]) -> None:
 
 
 def spark_memory(spark: SparkSettings) -> str:
-    """Returns the line of the report on the heap of Spark's JVM and the limits of a batch."""
+    """Returns a line for the report: the heap of Spark's JVM, and the limits of a batch."""
     own = spark.conf.get("spark.driver.memory")
     heap = own or format_size(spark_heap_bytes())
     why = "set in [spark.conf]" if own else "a quarter of this machine's memory, 1 to 4GiB"

@@ -138,8 +138,8 @@ def _positions(config: Config, admin: "Admin", topics: Sequence[str]) -> list[Gr
     known = admin.topics(topics)
     if missing := [name for name in topics if name not in known]:
         raise ConfigError(
-            f"missing on the brokers: {', '.join(missing)}; create with: kworker topics create"
-            f" --config {config.file}"
+            f"topics missing on the brokers: {', '.join(missing)}; create with: kworker topics"
+            f" create --config {config.file}"
         )
     partitions = [(name, number) for name in topics for number in range(known[name].partitions)]
     held = admin.group_offsets(config.name, partitions)

@@ -151,7 +151,7 @@ def scale(
     ],
     config: ConfigOption = None,
 ) -> None:
-    """Change the number of workers until the next start."""
+    """Change the number of workers; the next start uses the number in the configuration again."""
     reply = _ask(toml_file.load(config), "scale", to=to)
     typer.echo(f"{reply['processes']} workers")
 

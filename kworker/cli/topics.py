@@ -60,10 +60,11 @@ def create(
     replication: Replication = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create the topics that are missing. Existing topics are compared, but never changed.
+    """Create the topics that are missing. Existing topics are never changed.
 
-    kworker's own topics get as many partitions as the source topics (the largest number, if these
-    differ), and likewise their replication and min.insync.replicas.
+    kworker's own topics get the partition count, the replication and the min.insync.replicas of the
+    source topics. Where the source topics differ, the largest value is taken. If an existing topic
+    of kworker has other values, the command shows the difference.
     """
     loaded = toml_file.load(config)
     admin = _admin(loaded)
@@ -99,7 +100,7 @@ def _create_own(config: Config, admin: "Admin", outcome: CreateOutcome) -> None:
 
 
 def _sources(config: Config, admin: "Admin") -> dict[str, TopicInfo]:
-    """Returns the source topics. Raises ConfigError if some do not exist, and names them."""
+    """Returns the source topics. If some do not exist, raises a ConfigError that names them."""
     wanted = source_topics(config, admin.topic_names())
     found = admin.topics(wanted, SETTINGS)
     missing = [name for name in wanted if name not in found]
@@ -133,8 +134,8 @@ def _wait_for(admin: "Admin", names: Sequence[str]) -> None:
     while missing := set(names) - set(admin.topics(names)):
         if time.monotonic() > deadline:
             raise Unreachable(
-                f"created, but not yet listed by the brokers: {', '.join(sorted(missing))};"
-                " try again in a moment"
+                f"topics created, but not yet listed by the brokers: {', '.join(sorted(missing))};"
+                " run the command again in a moment"
             )
         time.sleep(POLL_S)
 

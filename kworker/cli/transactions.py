@@ -35,14 +35,14 @@ OlderOption = Annotated[
 def show(
     config: ConfigOption = None, older: OlderOption = _OLDER_MIN, as_json: JsonOption = False
 ) -> None:
-    """Show transactions that hang in the committed positions of the service, or in its topics.
+    """Show hanging transactions that affect the service's committed positions or its topics.
 
     Example: [bold]kworker transactions list[/bold]
 
-    A transaction hangs when no coordinator knows it, so that nothing ends it. This was seen when
-    the only broker of a partition was stopped during a commit. A transaction that is merely open
-    ends with its producer, or by its time-out. This command runs Kafka's own tool, which needs
-    Java 17 and is downloaded at its first use.
+    A transaction hangs if no coordinator knows it: then it does not end by itself. Transactions
+    have come to hang when the only broker of a partition was stopped during a commit. A transaction
+    that is merely open ends with its producer, or by its time-out. This command runs Kafka's own
+    tool, which needs Java 17 and is downloaded at its first use.
     """
     loaded = toml_file.load(config)
     found = _found(loaded, older)
@@ -67,17 +67,18 @@ def abort(
     Example: [bold]kworker transactions abort --yes[/bold]
 
     Nothing is lost: the positions in an aborted transaction are not committed, so the records
-    before these positions run again, and their outputs are in the topics twice. A transaction that
-    hangs in another topic is left alone: it ends with the next transaction of its producer.
+    before these positions run again, and the topics get their outputs a second time. This command
+    does not abort a transaction that hangs in a topic of the service and hides no positions: that
+    transaction ends with the next transaction of its producer.
     """
     loaded = toml_file.load(config)
     tool, admin = _tool(loaded), _admin(loaded)
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:
         raise KworkerError(
-            "no hanging transaction hides committed positions of the service; one that is merely"
-            " open ends with its producer or by its time-out; kworker transactions list shows open"
-            " ones"
+            "no hanging transaction hides committed positions of the service; a transaction that is"
+            " merely open ends with its producer or by its time-out; to see open transactions:"
+            " kworker transactions list"
         )
     for each in hanging:
         typer.echo(f"{each.place}  {_described(each)}")

@@ -72,7 +72,7 @@ class Admin(AdminConnection):
         return str(self._result(found[name]).topic_id)
 
     def create(self, topics: Iterable[TopicSpec]) -> dict[str, str]:
-        """Creates topics; returns Kafka's error by name for topics that could not be created."""
+        """Creates topics. Returns the names of those that failed, each with Kafka's error."""
         new = [
             NewTopic(spec.name, spec.partitions, spec.replication, config=dict(spec.config))
             for spec in topics
@@ -259,7 +259,10 @@ class Admin(AdminConnection):
 
 
 def _is_visible(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) -> bool:
-    """Returns True if the brokers report these positions, so no open transaction hides them."""
+    """Returns True if the brokers report these positions.
+
+    Then no open transaction hides any of these positions.
+    """
     try:
         return not any(tp.error for tp in consumer.committed(asked, timeout=timeout_s))
     except KafkaException:
@@ -269,4 +272,6 @@ def _is_visible(consumer: Consumer, asked: list[TopicPartition], timeout_s: floa
 def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
     for tp in answers:
         if tp.error:
-            raise AdminRequestError(f"Kafka refused {tp.topic}/{tp.partition}: {tp.error.str()}")
+            raise AdminRequestError(
+                f"Kafka refused the request for {tp.topic}/{tp.partition}: {tp.error.str()}"
+            )

@@ -100,7 +100,10 @@ class AdminConnection:
         return self._call(lambda: self._answer(future))
 
     def _answer(self, future: "Future[Any]") -> Any:
-        """Returns the future's result. Raises its KafkaException, or `Unreachable`."""
+        """Returns the future's result, or raises the future's KafkaException.
+
+        Raises `Unreachable` if the future has neither a result nor an exception in time.
+        """
         # The client resolves it within the request's own time; the margin is for its thread.
         if not wait([future], self._timeout_s + 5).done:
             raise self._unreachable("the client has received neither an answer nor an error")

@@ -28,10 +28,11 @@ class PositionReader(Protocol):
 
 
 class AwaitedPositions:
-    """Repeats requests that an assignment depends on, as for positions, until they succeed.
+    """Repeats requests for data that an assignment needs, such as positions, until they succeed.
 
     Owned by the poll thread, which waits here inside the rebalance callback. The wait has no limit:
-    an open transaction hides the positions that it commits, and a hanging one never times out.
+    an open transaction hides the positions that it commits. If that transaction hangs, it never
+    times out, so an operator has to abort it.
     """
 
     def __init__(self, goes_on: Callable[[], bool]) -> None:
@@ -44,9 +45,10 @@ class AwaitedPositions:
     ) -> dict[PartitionId, Committed | None] | None:
         """Returns the committed positions; None if the process has to stop before they are known.
 
-        Kafka does not report positions that an open transaction may change. So `ready` is called
-        before each request: it ends a transaction that this process's predecessor left open, or
-        waits for that end. `ready` may raise KafkaRequestError.
+        Kafka does not report positions that an open transaction may change. A predecessor of
+        this process may have left such a transaction open. So `ready` is called before each
+        request: it ends that transaction, or waits for its end. `ready` may raise
+        KafkaRequestError.
         """
 
         def read() -> dict[PartitionId, Committed | None]:

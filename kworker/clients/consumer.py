@@ -53,8 +53,8 @@ _NOT_FETCHING = frozenset({KafkaError._STATE, KafkaError._PREV_IN_PROGRESS})
 class KafkaConsumer:
     """One member of a consumer group.
 
-    Used by one thread. The library swallows an exception of a callback, and loses a record with it.
-    So the callbacks here store their exception, and `poll` raises it afterwards.
+    Used by one thread. If a callback raised an exception, the library would swallow the exception
+    and lose a record. So the callbacks here store their exception, and `poll` raises it afterwards.
     """
 
     def __init__(self, properties: Mapping[str, Any], listener: Listener) -> None:
@@ -86,7 +86,10 @@ class KafkaConsumer:
             raise KafkaRequestError(str(error.args[0]), retriable=False) from None
 
     def recreate(self) -> None:
-        """Replaces a client that is fenced for good by a new one with the same subscription."""
+        """Makes a new client with the same subscription, and closes the present one.
+
+        The present client was fenced, and can never be a member again.
+        """
         self._client_number += 1
         self._unresumed, self._paused, self._early = {}, set(), []
         self._awaited_commits = []
@@ -110,20 +113,24 @@ class KafkaConsumer:
 
     @property
     def joined(self) -> bool:
-        """True while this client has a member id, and so until it has left after `unsubscribe`."""
+        """True while this client has a member id.
+
+        After `unsubscribe`, the client keeps its member id until it has left the group.
+        """
         return bool(self._consumer.memberid())
 
     @property
     def absence(self) -> Absence | None:
-        """The reason why this client takes no part in its group, or None. Up to a second old.
+        """The reason why this client takes no part in its group; None if it takes part.
 
-        Unlike `joined`, it also reports a rejoin that hangs, or a coordinator that does not answer.
+        The reason may be a second old. It may also be a rejoin that hangs, or a coordinator that
+        does not answer; `joined` does not show these.
         """
         return self._absence
 
     @property
     def joining(self) -> bool:
-        """True if this client is about to ask the group to join, or waits for the answer."""
+        """True if this client has subscribed, and has no member id in the group now."""
         return bool(self._topics) and not self.joined
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
@@ -160,9 +167,9 @@ class KafkaConsumer:
     def _hold_back(self, batch: list[RawMessage]) -> list[RawMessage]:
         """Holds back records of partitions that are not resumed yet; returns the rest.
 
-        A partition may have been revoked and assigned again within this call. Its records may then
-        belong to the earlier assignment: they are dropped, and the client seeks to the position at
-        which the new assignment starts.
+        A partition may be revoked and assigned again during one `poll`. Its records in `batch` may
+        then be from the earlier assignment. So this method drops them, and makes the client seek to
+        the position at which the new assignment starts.
         """
         early = [raw for raw in batch if _at(raw) in self._unresumed]
         older = {
@@ -265,26 +272,31 @@ class KafkaConsumer:
         self._consumer.seek(TopicPartition(*at, offset))
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Sends a commit; `poll` reports it to `Listener.committed`. Raises KafkaRequestError."""
+        """Sends a commit; a later `poll` passes its result to `Listener.committed`.
+
+        Raises KafkaRequestError if the commit cannot be sent.
+        """
         try:
             self._consumer.commit(offsets=offsets_of(positions), asynchronous=True)
         except KafkaException as error:
             raise KafkaRequestError(str(error.args[0]), retriable=True) from None
 
     def commit_now(self, positions: Mapping[PartitionId, Committed]) -> None:
-        """Commits positions and waits for the answer. Raises KafkaRequestError.
+        """Commits positions, and returns when they are committed.
 
         Only for rebalance callbacks, in which the whole group waits for this member. The library's
-        own synchronous commit would wait for three minutes if the coordinator is silent. So this
-        reads the positions back, for a few seconds at most: the coordinator answers that request
-        after the commit.
+        synchronous commit would wait three minutes for a silent coordinator. So this method sends
+        the commit, then reads the positions back, which takes a few seconds at most. The
+        coordinator handles the commit before it reports the positions. Raises KafkaRequestError if
+        the commit cannot be sent, or if the positions cannot be read or differ from the commit.
         """
         self._awaited_commits.append(_places(offsets_of(positions)))
         self.commit(positions)
         held = self.positions(positions, _COMMIT_S)
         if any(held[at] != each for at, each in positions.items()):
             raise KafkaRequestError(
-                "the positions read back differ from the commit", retriable=True
+                "commit not confirmed: the positions read back differ from the commit",
+                retriable=True,
             )
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
@@ -301,7 +313,8 @@ class KafkaConsumer:
     def group_metadata(self) -> object:
         """Returns the metadata with which a transaction may commit this group's positions.
 
-        Raises KafkaRequestError without a session, because the broker would not fence that commit.
+        Raises KafkaRequestError while this consumer is not a member: the metadata would name no
+        member, and the broker would not check whether the commit is from a fenced member.
         """
         metadata = self._consumer.consumer_group_metadata()
         # Checked last: only `poll` begins another session.
@@ -310,7 +323,10 @@ class KafkaConsumer:
         return metadata
 
     def close(self) -> None:
-        """Ends the client; a dynamic member leaves the group. May hang: use a daemon thread."""
+        """Ends the client; a dynamic member leaves the group.
+
+        This call may hang, so it should be made on a daemon thread.
+        """
         self._consumer.close()
 
     def _on_commit(self, client_number: int, error: Any, partitions: Any) -> None:

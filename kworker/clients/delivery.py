@@ -10,7 +10,10 @@ from kworker.clients.errors import KafkaRequestError, Oversized
 
 
 class Fault(IntEnum):
-    """The reason why a record was not written; of several delivery reports, the highest counts."""
+    """The reason why a record was not written.
+
+    Several outputs of one run may not be written: then the reason with the highest number counts.
+    """
 
     GIVEN_UP = 0  # the client gave the record up before Kafka answered
     OTHER_RECORD = 1  # another record of the same batch is invalid

@@ -49,7 +49,10 @@ class GroupWatcher:
         return self._admin.topic_names()
 
     def read(self, topics: Collection[str]) -> GroupView:
-        """Returns the present lag and owners in these topics, without topics that do not exist."""
+        """Returns the present lag of each partition of these topics, and the partitions' owners.
+
+        Leaves out topics that do not exist.
+        """
         found = self._admin.topics(topics)
         partitions = [(name, n) for name in found for n in range(found[name].partitions)]
         ends = self._admin.list_offsets(partitions, "latest", committed=True)

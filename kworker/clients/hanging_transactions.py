@@ -48,9 +48,10 @@ class Transaction:
 class Tool:
     """Runs Kafka's command `kafka-transactions` for one cluster, in a Java process for each call.
 
-    Raises `ConfigError` without Java 17, or for security settings that the command does not
-    support; `Unreachable` when its archives cannot be downloaded, or it gets no answer in time;
-    `KworkerError` with the output of a command that failed.
+    Raises `ConfigError` if Java 17 is missing, or if Kafka's command does not support the security
+    settings. Raises `Unreachable` if the archives of the command cannot be downloaded, or if the
+    brokers do not answer the command in time. Raises `KworkerError` with the command's output if
+    the command fails.
     """
 
     def __init__(self, properties: Properties, say: Callable[[str], None]) -> None:
@@ -67,7 +68,10 @@ class Tool:
         self._command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath]
 
     def hanging(self, broker: int, older_min: int) -> list[Transaction]:
-        """Returns a broker's transactions of `older_min` minutes or more without a coordinator."""
+        """Returns the hanging transactions on a broker: those that no coordinator knows.
+
+        Leaves out transactions that have been open for less than `older_min` minutes.
+        """
         arguments = ["find-hanging", "--broker-id", str(broker)]
         rows = self._rows(*arguments, "--max-transaction-timeout", str(older_min))
         names = self._names if rows else {}
@@ -152,7 +156,8 @@ def java_properties(properties: Properties) -> dict[str, str]:
     if foreign:
         raise ConfigError(
             f"kafka.{foreign[0]} cannot be passed to Kafka's command kafka-transactions: run"
-            " kafka-transactions.sh of a Kafka distribution with a --command-config of its own"
+            " kafka-transactions.sh of a Kafka distribution yourself, with your own file for"
+            " --command-config"
         )
     found = {name: settings[name] for name in _SAME if name in settings}
     found["security.protocol"] = secured

@@ -62,11 +62,11 @@ _TEXTS = {
 class Leadership:
     """This process's candidacy to be the leader among the Spark jobs of a service.
 
-    Owned by one thread, which calls `turn` twice a second. While `leads` is True after a turn, the
-    process may do what only the leader may do. It ends all of that when `leads` is False, and
-    before `close`. A thread that was busy for long must call `turn` before it reads `leads`. Two
-    clients are created: a group member with the properties `consumer`, and with the properties
-    `admin` a client that reads the group's state.
+    One thread owns this object, and calls `turn` twice a second. If `leads` is True after a turn,
+    the process may do the leader's work. It must stop that work when `leads` becomes False, and
+    before it calls `close`. A thread that was busy for long must call `turn` before it reads
+    `leads`. `consumer` has the properties of the client that joins the group; `admin` has those of
+    the client that reads the group's state.
     """
 
     def __init__(self, consumer: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
@@ -106,10 +106,11 @@ class Leadership:
         return f"group {self._group}: {reason}" if reason else ""
 
     def turn(self) -> None:
-        """Handles news of the group, and asks the brokers for more. Usually returns at once.
+        """Handles the brokers' answers, and sends the next requests. Usually returns at once.
 
-        If this process's lease ran out, for example while the process was paused, this waits up to
-        `LAPSED_S` for a new lease. The process gets it unless another process leads now.
+        This process's lease as leader may have run out, for example while the process was paused.
+        Then this method waits up to `LAPSED_S` for a new lease. The process gets a new lease unless
+        another process leads now.
         """
         self._round()
         deadline = _now() + LAPSED_S

@@ -43,7 +43,10 @@ class ViewReader:
         Thread(target=self._run, name="view", daemon=True).start()
 
     def ask(self, question: ViewQuestion) -> bool:
-        """Passes a question to this reader's thread; returns False while another is unanswered."""
+        """Passes a question to this reader's thread, and returns True.
+
+        Does nothing and returns False while an earlier question has no answer.
+        """
         if self._asked:
             return False
         self._asked = True
@@ -65,7 +68,7 @@ class ViewReader:
         return answer
 
     def end(self) -> None:
-        """Ends the thread after its last answer."""
+        """Makes the thread end. A question that is still open is answered first."""
         self._questions.put(None)
 
     def _run(self) -> None:

@@ -608,7 +608,7 @@ def test_a_topic_made_again_does_not_inherit_resolutions(desk: Desk) -> None:
     desk.types("list")
     assert desk.code == 78
     assert desk.errors == (
-        f"kworker: missing on the brokers: {desk.dead}; create with: kworker topics create"
+        f"kworker: topics missing on the brokers: {desk.dead}; create with: kworker topics create"
         f" --config {desk.service.config}\n"
     )
     desk.service.create_topics()

@@ -277,4 +277,6 @@ def test_missing_topics_are_one_line(desk: Desk) -> None:
         desk.types(*verb)
         assert desk.code == 78
         [line] = desk.errors.splitlines()
-        assert line.startswith(f"kworker: missing on the brokers: {desk.requeue}; create with: ")
+        assert line.startswith(
+            f"kworker: topics missing on the brokers: {desk.requeue}; create with: "
+        )

@@ -47,10 +47,12 @@ class Access:
 
 @contextmanager
 def access(config: Config, to: str | None = None) -> Iterator[Access]:
-    """Opens the dead letters, and the topic for their records: the requeue topic, or `to`.
+    """Opens access to the dead letters and to the topics that a command uses.
 
-    Raises Unreachable; ConfigError if a topic of the service does not exist; UsageError if the
-    topic `to` does not.
+    A command uses `to` instead of the requeue topic, if `to` is given.
+
+    Raises Unreachable if no broker answers, ConfigError if a topic of the service does not exist,
+    and UsageError if the topic `to` does not exist.
     """
     admin = Admin(admin_properties(config), timeout_s=TIMEOUT_S)
     dead, state, requeue = config.dead_letter.topic, config.dead_state_topic, config.requeue_topic
@@ -58,8 +60,8 @@ def access(config: Config, to: str | None = None) -> Iterator[Access]:
     topics = admin.topics({*own, to or requeue}, [BYTES_MAX])
     if missing := [name for name in own if name not in topics]:
         raise ConfigError(
-            f"missing on the brokers: {', '.join(missing)}; create with: kworker topics create"
-            f" --config {config.file}"
+            f"topics missing on the brokers: {', '.join(missing)}; create with: kworker topics"
+            f" create --config {config.file}"
         )
     if to and to not in topics:
         raise UsageError(f"--to {to}: no such topic; create it, or correct the name")
@@ -78,10 +80,11 @@ def _bounds(admin: Admin, topics: Mapping[str, TopicInfo], name: str) -> dict[in
 
 
 def target(found: Access, to: str | None) -> tuple[Requeue | OtherTopic, int | None]:
-    """Returns the topic that gets the records, and the largest record that it takes, in bytes.
+    """Returns the topic to which dead letters are written, and its limit for a record's size.
 
-    The size is None if no record can be too large. Raises UsageError if `to` is a topic of
-    kworker other than the results topic.
+    The topic is `to`, or the requeue topic if `to` is None. The limit is in bytes; it is None if no
+    dead letter can be too large. Raises UsageError if `to` is one of kworker's own topics, except
+    the results topic.
     """
     config = found.config
     if to is None:

@@ -235,11 +235,11 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write dead letters as lines of JSON, one line each; bytes that are not UTF-8 become base64.
+    """Write each dead letter as one line of JSON; bytes that are not UTF-8 become base64.
 
     Example: [bold]kworker dead export --select key=alice -o dead.jsonl[/bold]
 
-    Then edit keys, values or headers in the file, and run them again with
+    Then edit keys, values or headers in the file, and run the dead letters again with
     [bold]kworker dead import dead.jsonl[/bold]
     """
     from kworker.cli.dead.access import access

@@ -31,7 +31,7 @@ _INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 
 class RepairProgress:
-    """Wraps an iterator: shows on a terminal how many items it read, and ends it at Ctrl-C."""
+    """Wraps an iterator: counts its items on a terminal, and ends the iteration at Ctrl-C."""
 
     def __init__(
         self, stop: Interruption | None = None, shown: view.ReadingProgress | None = None
@@ -129,8 +129,10 @@ def resolve(
 ) -> None:
     """Resolves the dead letters that `steps_of` yields, and prints the outcome.
 
-    `total` is about the number of records to read, for the progress bar. Raises AlreadyRunning
-    while another such command runs, Unreachable, ConfigError, and Exit as `done` does.
+    `total` is an estimate of the number of records to read; the progress bar shows it. Raises
+    AlreadyRunning while another such command runs, and Exit if the command was interrupted or if
+    dead letters stay unresolved. Raises Unreachable if no broker answers, and ConfigError as
+    `resolver` does.
     """
     config, stop = found.config, Interruption()
     writer = resolver(found, report.how, report.to)

@@ -29,7 +29,10 @@ def say(notes: Iterable[str]) -> None:
 
 
 def print_groups(groups: Sequence[DeadLetterGroup], now: int, *, resolved: bool) -> None:
-    """Prints a table of groups of dead letters; `resolved` adds a column of resolved ones."""
+    """Prints a table of groups of dead letters.
+
+    If `resolved` is True, a column shows how many dead letters of each group are resolved.
+    """
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -158,7 +161,7 @@ def printable(text: str) -> str:
 
 
 class ReadingProgress:
-    """Shows on a terminal how many records were read, and how many dead letters resolved."""
+    """Shows on a terminal the number of records read so far, and of dead letters resolved."""
 
     def __init__(self, progress: "Progress | None" = None, total: int = 0) -> None:
         self._progress = progress

@@ -53,10 +53,10 @@ def reset(
 
     The job must be stopped. The old checkpoint is kept beside the new one, under a name with the
     date. A table in mode append without dedupe gets a second row for every result that is read
-    again; the command says how many. If a partition does not hold an offset, it begins at the
-    nearest one that it holds. For checkpoints in an object store or HDFS the command starts Spark,
-    which takes some seconds. If each host has its own checkpoints, reset on the host whose job
-    starts next.
+    again; the command says how many. If a partition does not hold the offset that you choose, the
+    job begins at the nearest offset that the partition holds. For checkpoints in an object store or
+    HDFS the command starts Spark, which takes some seconds. If each host has its own checkpoints,
+    run this command on the host where you will start the job next.
     """
     loaded = toml_file.load(config)
     with reset_table.begin(loaded, table) as begin:
@@ -73,9 +73,10 @@ def compact(
 
     Example: [bold]kworker spark compact --table orders[/bold]
 
-    The job must be stopped; a job that starts meanwhile waits. The job may go on running if the
-    table is only appended to, and is in a catalog or on storage where one of two concurrent commits
-    fails (HDFS, ABFS, GCS). Old files stay, for readers and for time travel, until you vacuum them.
+    Stop the job first; a job that is started meanwhile waits. You may leave the job running for a
+    table to which rows are only appended, if the table is in a catalog or on HDFS, ABFS or GCS:
+    there, two commits at the same time cannot both succeed. The old files stay, for readers and for
+    time travel, until you vacuum them.
     """
     compact_table.perform(toml_file.load(config), table, as_json=as_json)
 

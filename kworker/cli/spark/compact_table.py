@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def perform(config: Config, name: str | None, *, as_json: bool) -> None:
-    """Compacts all tables, or the named one, and reports. Raises KworkerError or a subclass."""
+    """Compacts all tables, or the table `name`, and prints the outcome of each.
+
+    Raises a KworkerError, for example if the table `name` cannot be compacted.
+    """
     spark = configured(config)
     wanted = spark.tables if name is None else [chosen(spark, name)]
     with ExitStack() as stack:
@@ -71,7 +74,10 @@ def _done(config: Config, todo: Collection[str], lease: Lease | None) -> "list[C
 
 @contextmanager
 def _shown() -> "Iterator[Status]":
-    """Shows the current step on a line of the terminal while the `with` block runs."""
+    """Shows a status line on the terminal while the `with` block runs.
+
+    Yields the status, through which the compaction changes the text of the line.
+    """
     from rich.console import Console
 
     with Console(stderr=True).status("starting Spark") as status:

@@ -59,7 +59,7 @@ class CheckpointReset:
     def _reset(self, where: str) -> Reset:
         if not self.admin.topics([self._topic]):
             raise ConfigError(
-                f"missing on the brokers: {self._topic}; create with: kworker topics create"
+                f"topic missing on the brokers: {self._topic}; create with: kworker topics create"
                 f" --config {self.config.file}"
             )
         left, rows = self._left()
@@ -70,8 +70,8 @@ class CheckpointReset:
     def _left(self) -> tuple[CheckpointSurvey, list[GroupPosition]]:
         """Returns the contents of the old checkpoint, and the table's position in each partition.
 
-        Both are returned without positions if the topic was recreated after the checkpoint was
-        written.
+        If the topic was recreated after the checkpoint was written, the checkpoint counts as empty,
+        and no partition has a position.
         """
         folder = current_folder(self.folder)
         if self._is_of_another_topic(folder):
@@ -155,7 +155,11 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def _may_hold_rows(table: TableSettings) -> bool:
-    """Returns True if the table may hold rows: unless its local folder is missing or empty."""
+    """Returns True if the table may hold rows.
+
+    Returns False only if the table's folder is local, and is missing or empty. A file that marks
+    the first write does not count.
+    """
     place = local_folder(table.path) if table.path else None
     if place is None or not place.is_dir():
         return place is None
@@ -164,9 +168,10 @@ def _may_hold_rows(table: TableSettings) -> bool:
 
 @contextmanager
 def begin(config: Config, name: str | None) -> Iterator[CheckpointReset]:
-    """Opens the reset of the named table, or of the only one; connects to no broker yet.
+    """Prepares to reset the checkpoint of the table `name`, or of the only table for None.
 
-    Raises UsageError, ConfigError and KworkerError.
+    Sends no request to a broker yet. Raises UsageError if no such table exists, or if several do
+    and `name` is None. Raises ConfigError or KworkerError if the reset cannot be prepared.
     """
     # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin

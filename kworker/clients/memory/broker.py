@@ -61,8 +61,9 @@ class MemoryTopic:
 class MemoryKafka:
     """A broker in memory, with its topics, its groups and a history of their commits.
 
-    A test may set `up` to False, and no client can reach the broker; `writable` to False, and it
-    does not answer producers; `coordinated` to False, and it does not answer requests about groups.
+    A test may set three switches. While `up` is False, no client can reach the broker. While
+    `writable` is False, the broker does not answer producers. While `coordinated` is False, the
+    broker does not answer requests about groups.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -79,7 +80,10 @@ class MemoryKafka:
     def create(
         self, topic: str, partitions: int = 1, *, max_message_bytes: int = _MAX_MESSAGE_BYTES
     ) -> None:
-        """Creates a topic, or adds partitions to one. Groups that read it rebalance."""
+        """Creates a topic, or adds partitions to an existing topic.
+
+        Begins a rebalance of each group that reads the topic.
+        """
         if topic not in self._topics:
             self._topics[topic] = MemoryTopic(f"topic-{next(self._names):04}", 0, max_message_bytes)
         made = self._topics[topic]
@@ -87,7 +91,7 @@ class MemoryKafka:
         self._topics_changed(topic)
 
     def delete(self, topic: str) -> None:
-        """Deletes a topic and its records. Groups that read it rebalance."""
+        """Deletes a topic and its records. Begins a rebalance of each group that reads it."""
         del self._topics[topic]
         self._topics_changed(topic)
 
@@ -154,7 +158,10 @@ class MemoryKafka:
         return f"member-{next(self._names):04}"
 
     def install(self, transactional_id: str, producer: object) -> None:
-        """Makes a producer the only one with this id: fences the last, aborts its transaction."""
+        """Makes this producer the only one with this transactional id.
+
+        Fences the former producer with this id, and aborts its transaction.
+        """
         self._transactors[transactional_id] = producer
         for group in self._groups.values():
             group.pending.pop(transactional_id, None)

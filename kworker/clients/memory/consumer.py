@@ -60,7 +60,10 @@ class MemoryConsumer:
         self._join()
 
     def unsubscribe(self) -> None:
-        """Makes the next `poll` revoke all partitions and leave the group, even if static."""
+        """Makes the next `poll` revoke all partitions and leave the group.
+
+        A static member leaves the group, too.
+        """
         self._topics = []
 
     @property
@@ -128,7 +131,7 @@ class MemoryConsumer:
         }
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:  # noqa: ARG002 - all, as eager members do
-        """Stops reading every partition, whichever are given, after a revocation or a loss."""
+        """Stops reading all partitions of this consumer, even those not in `partitions`."""
         self._fetches = {}
 
     def pause(self, partitions: Iterable[PartitionId]) -> None:
@@ -220,7 +223,10 @@ class MemoryConsumer:
             self._listener.committed(None if error is None else str(error))
 
     def _follow_group(self) -> None:
-        """Handles one decision of the group: a fence, a loss, a revocation or an assignment."""
+        """Follows one decision of the group about this consumer.
+
+        The group may have fenced it, ended its session, or revoked or assigned its partitions.
+        """
         member = self._member
         if member is None:
             return

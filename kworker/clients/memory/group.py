@@ -44,7 +44,7 @@ class MemoryMember:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroupMetadata:
-    """The member and its generation for which a transaction commits positions."""
+    """A group, a member and the member's generation: a transaction commits in their name."""
 
     group: "MemoryGroup"
     member: MemoryMember
@@ -111,7 +111,7 @@ class MemoryGroup:
         return self._rebalancing and not member.rejoined
 
     def rejoin(self, member: MemoryMember) -> None:
-        """Rejoins a member that has given up its partitions."""
+        """Notes that a member has given up its partitions and joined the group again."""
         member.rejoined = True
         self._complete()
 
@@ -174,14 +174,18 @@ class MemoryGroup:
 
 
 def fits(held: Committed) -> bool:
-    """Returns True if the metadata is short enough for a broker."""
+    """Returns True if a broker would accept the length of the metadata of this commit."""
     return len(held.metadata.encode()) <= METADATA_MAX
 
 
 def _range(
     members: Mapping[str, MemoryMember], partitions: Callable[[list[str]], list[PartitionId]]
 ) -> dict[str, list[PartitionId]]:
-    """Assigns a run of consecutive partitions of each topic to each of its members, by name."""
+    """Returns the partitions of each member, by the member's name.
+
+    Each topic is divided among the members that subscribe to it: the first name gets the first
+    partitions, the second name the next ones.
+    """
     shares: dict[str, list[PartitionId]] = {name: [] for name in members}
     readers: dict[str, list[str]] = {}
     for name in sorted(members):
