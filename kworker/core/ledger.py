@@ -18,9 +18,9 @@ class Ledger:
     """The records of one partition that were delivered and are not yet settled.
 
     Owned by the poll thread, for one assignment. Offsets come from the records received, in
-    ascending order. Offsets between two of these (compaction, transaction markers) have no record,
-    and count as settled. So settled offsets may be forgotten, and a ledger is about as large as the
-    number of unsettled ones.
+    ascending order. Up to the last of them, every offset that the ledger does not store counts as
+    settled, even one that has no record (compaction, transaction markers). So the ledger can forget
+    settled offsets: its size depends on the number of unsettled ones.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Ledger:
 
     @property
     def end(self) -> int | None:
-        """The lowest offset that the next record can have."""
+        """The offset from which records are still to be delivered; None if it is unknown."""
         return self._end
 
     @property
@@ -82,7 +82,10 @@ class Ledger:
         return forgotten or bool(self._settled or self._before)
 
     def is_done(self, offset: int) -> bool:
-        """Returns True for offsets below the position, and in `done` ranges not yet delivered."""
+        """Returns True if an offset is done: below the position, or done in an earlier assignment.
+
+        An offset of an earlier assignment counts only until its record is delivered again.
+        """
         position = self.position
         if position is not None and offset < position:
             return True
@@ -104,7 +107,7 @@ class Ledger:
         return opened[0], runs + before
 
     def _rest(self) -> tuple[int | None, list[OffsetRange]]:
-        """Returns the position and the ranges done beyond it if no record is unsettled."""
+        """Returns what `position_after` returns if every delivered record is settled."""
         before = list(self._before)
         if before and self._end is not None and before[0][0] <= self._end:
             return before[0][1], before[1:]
@@ -113,11 +116,11 @@ class Ledger:
     # -- room -------------------------------------------------------------------------
 
     def count_fitting(self, offsets: Sequence[int]) -> int:
-        """Returns the number of leading `offsets`, which ascend, that may be delivered next.
+        """Returns how many of the ascending `offsets`, from the first on, may be delivered next.
 
-        A commit's offset map must have room for all that is done beyond the position, whichever
-        records are settled first. With nothing unsettled at least one may be delivered, since it
-        adds nothing to the map.
+        The records may be settled in any order. In every order, a commit's offset map must have
+        room for the offsets that are done beyond the position. If nothing is unsettled, at least
+        one record may be delivered, since a single one adds nothing to the map.
         """
         most, least = len(offsets), 0 if self.unsettled else 1
         if self._fits(most, offsets[0], offsets[-1]):
@@ -131,7 +134,10 @@ class Ledger:
         return least
 
     def has_room(self, more: int, offset: int) -> bool:
-        """Returns True if the offset map has room for `more` records, from `offset` on."""
+        """Returns True if `more` records may be delivered, the first of them at `offset`.
+
+        A commit's offset map must have room for them, in whichever order records are settled.
+        """
         return not self.unsettled or self._fits(more, offset, offset + more)
 
     def _fits(self, more: int, first: int, last: int) -> bool:
@@ -145,7 +151,10 @@ class Ledger:
     # -- delivery and settling --------------------------------------------------------
 
     def deliver(self, offset: int) -> bool:
-        """Notes that a record was delivered; returns False and changes nothing if it was before."""
+        """Notes that a record was delivered.
+
+        If it was delivered before, changes nothing and returns False.
+        """
         return self.deliver_run([offset]) is not None
 
     def deliver_run(self, offsets: list[int]) -> Collection[int] | None:
@@ -184,7 +193,10 @@ class Ledger:
                 self._before.popleft()  # its records are gone
 
     def settle(self, offsets: Iterable[int]) -> None:
-        """Marks delivered records as settled: all their outputs are durable. Twice is harmless."""
+        """Marks delivered records as settled: all their outputs are durable.
+
+        Some of them may be settled already.
+        """
         opened, settled, known_to = self._open, self._settled, self._known_to
         self.version += 1
         for offset in offsets:
@@ -219,7 +231,10 @@ class Ledger:
             self._samples = deque(list(self._samples)[::2])
 
     def oldest_ms(self) -> int | None:
-        """Returns about the timestamp (ms) of the oldest unsettled record; None if all settled."""
+        """Returns the approximate timestamp (ms) of the oldest unsettled record.
+
+        Returns None if all records are settled.
+        """
         if not self._open:
             self._samples.clear()
             return None

@@ -26,9 +26,10 @@ class Membership:
     """Measures for how long this process has not been a member of its consumer group.
 
     Owned by the thread that polls. Times are monotonic seconds. If the answer to a join request is
-    lost, a client waits for it for five minutes, so kworker replaces the client earlier. It does so
-    rarely, because each new client makes the whole group rebalance. It does not if the coordinator
-    is down: the client finds it again by itself, and may keep its partitions.
+    lost, a client waits for that answer for five minutes. So kworker replaces the client earlier,
+    but rarely, because each new client makes the whole group rebalance. While the coordinator is
+    down, kworker does not replace the client: the client finds the coordinator again by itself, and
+    may keep its partitions.
     """
 
     def __init__(self, policy: MembershipPolicy, now: float) -> None:
@@ -51,7 +52,10 @@ class Membership:
         self._absence = absence
 
     def problem(self, now: float, answering_since: float) -> str | None:
-        """Returns a line if this process is no member for too long, although brokers answer."""
+        """Returns a line if this process has been out of the group for too long.
+
+        Returns None otherwise, and while no broker answers.
+        """
         absent_s = now - self._since
         if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:
             return None

@@ -84,11 +84,11 @@ def headers_of(
 ) -> tuple[list[HeaderList | None], dict[int, Exception]]:
     """Returns the headers of records, all from one client; None for those that it cannot decode.
 
-    The second value has the exceptions for these, by index. `headers()` is called once for each
-    record: called again for headers that it cannot decode, the client returns a list that crashes
-    the process when it is read. `map` makes the calls, because Python code cannot do so safely.
-    Once the interpreter has specialised a call in Python code, even the first call for such headers
-    returns such a list, and its exception appears at some later line (measured on 3.11).
+    The second value has the exception for each None, by index. `headers()` must be called only once
+    for each record. If the client cannot decode the headers, a second call returns a list that
+    crashes the process when it is read. `map` makes the calls, because calls in Python code are not
+    safe: once the interpreter has specialised the call, even the first one may return such a list,
+    and its exception appears at some later line (measured on 3.11).
     """
     headers: list[HeaderList | None] = []
     raised: dict[int, Exception] = {}
@@ -103,6 +103,9 @@ def headers_of(
 
 
 def without_headers(raw: RawMessage) -> RawMessage:
-    """Returns a copy without headers of a record whose `headers()` must not be called again."""
+    """Returns a copy of a record, but without its headers.
+
+    It is for a record whose `headers()` must not be called again.
+    """
     position, stamp = (raw.topic(), raw.partition(), raw.offset()), raw.timestamp()[1]
     return Fields(position, stamp, raw.key(), raw.value(), ())

@@ -76,10 +76,10 @@ def _digest(text: str) -> bytes:
 
 
 def encode(origin: bytes, base: int, runs: Sequence[OffsetRange]) -> str:
-    """Returns a commit's metadata: `origin`, position `base`, and the offset map, which is `runs`.
+    """Returns a commit's metadata: `origin`, the position `base`, and `runs` as its offset map.
 
     The offset `base` is not done: the first run begins above it. Raises ValueError for a map that
-    is too large, which `fits` rules out.
+    is too large for a commit; a check with `fits` prevents such maps.
     """
     form, data = _smaller(base, runs) if runs else (_RUNS, b"")
     if len(data) > RUNS_BYTES_MAX:
@@ -100,7 +100,7 @@ def _smaller(base: int, runs: Sequence[OffsetRange]) -> tuple[int, bytes]:
 def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignored:
     """Returns the offset ranges done beyond `position`, as read from the metadata of its commit.
 
-    Intact metadata of kworker without a map yields [], even if it is of another log.
+    Intact metadata without an offset map yields [], even if it is of another partition.
     """
     if not text:
         return []
@@ -122,10 +122,10 @@ def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignor
 
 
 def same_topic(held: Committed, origin: bytes) -> bool | None:
-    """Returns True if a committed position is of this very topic, by the metadata of the commit.
+    """Returns True if the metadata of a commit shows that its position is of this very topic.
 
-    False: it is of an earlier topic of the same name. None: that is not known, since the metadata
-    is of another place or position, damaged, or not kworker's.
+    False: it is of an earlier topic of the same name. None: the metadata does not show it, being of
+    another cluster, partition or position, damaged, or not kworker's.
     """
     text = held.metadata
     if not text.startswith(_PREFIX) or (body := _body(text)) is None:
@@ -188,25 +188,25 @@ def _body(text: str) -> bytes | None:
 
 
 def fits(unsettled: int, span: int, rest: int = 0) -> bool:
-    """Returns True if the offset map surely fits into a commit, whichever records end first.
+    """Returns True if the offset map surely fits into a commit, in whatever order records end.
 
-    The `unsettled` records lie within `span` offsets from the position on. `rest` is the most bytes
-    that done ranges beyond the span add, as `size` returns it.
+    The `unsettled` records lie within the `span` offsets from the position on. Done ranges after
+    these offsets add `rest` bytes at most, as `size` returns it.
     """
     return span <= SPAN_MAX or _size_max(unsettled, span) + rest <= RUNS_BYTES_MAX
 
 
 def unsettled_max(span: int) -> int:
-    """Returns how many of `span` offsets may be unsettled for the offset map to fit for sure."""
+    """Returns the most unsettled records in `span` offsets for which `fits` returns True."""
     return bisect_left(range(span), True, key=lambda n: not fits(n + 1, span))
 
 
 def _size_max(unsettled: int, span: int) -> int:
     """Returns an upper bound of the bytes of `_runs`, for so many unsettled offsets in the span.
 
-    Each run of done offsets follows an unsettled offset and takes one byte, or two if it is longer
-    than 64: at most span / 64 runs are. Unsettled offsets side by side take one byte and one run,
-    so no more than if each had a run. Still longer runs and gaps take further bytes.
+    A run of done offsets follows an unsettled offset. The run takes one byte, or two if it is
+    longer than 64; at most span / 64 runs are that long. Neighbouring unsettled offsets have no run
+    between them, and take no more. Still longer runs and gaps take further bytes.
     """
     size, shift = unsettled, 6
     while longer := span >> shift:
@@ -218,7 +218,7 @@ def _size_max(unsettled: int, span: int) -> int:
 
 
 def size(base: int, runs: Sequence[OffsetRange]) -> int:
-    """Returns the most bytes that `runs` of done offsets can add to a map of runs up to `base`."""
+    """Returns the most bytes that `runs` can add to an offset map whose own runs end by `base`."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
 

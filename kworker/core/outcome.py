@@ -101,9 +101,10 @@ class Output:
         size: int | None = None,
         partition: int = -1,
     ) -> None:
-        """`headers` as bytes is the value of the source header alone, cheaper than a list.
+        """If `headers` is bytes, it is the value of the source header, the output's only header.
 
-        This form is only for a record that has no headers and one result, with the record's key.
+        This form costs less than a list. It is only for the single result of a record that has no
+        headers, if the result has the record's key.
 
         `size` is an upper bound of the record's bytes in a batch, if the caller has computed it.
         With `partition` -1 the key chooses the partition.
@@ -137,7 +138,8 @@ _HEADER_OVERHEAD = 8  # two varint lengths
 class Publishable(tuple[Output, ...]):
     """The outputs of a record, which is settled once all of them are in Kafka.
 
-    A tuple, because nearly every record has one: an object around the tuple would double the cost.
+    The class itself is a tuple. Nearly every record has outputs, and an object around a tuple of
+    them would double the cost.
     """
 
     __slots__ = ()
@@ -153,7 +155,10 @@ class Results(Publishable):
 
 
 class RetryScheduled(Publishable):
-    """The outcome of a failed run that another will follow: the output goes to a delay topic."""
+    """The outcome of a failed run, if the record is to run again later.
+
+    The output goes to a delay topic.
+    """
 
     __slots__ = ()
 

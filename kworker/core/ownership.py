@@ -23,7 +23,10 @@ class Ownership:
         self._since = {at: self._since.get(at, now) for at in unowned}
 
     def problem(self, behind: Mapping[PartitionId, int], now: float) -> str | None:
-        """Returns a line about partitions that have had no owner for too long; None without any."""
+        """Returns a line about the partitions that have had no owner for too long.
+
+        Returns None if there are no such partitions.
+        """
         long = sorted(at for at, since in self._since.items() if now - since >= self._patience_s)
         if not long:
             return None

@@ -36,7 +36,10 @@ class PartitionLanes:
         self.busy: dict[object, Record] = {}  # the record that holds each lane; others follow it
 
     def replace(self, holder: "Record", by: "Record") -> None:
-        """Gives the lane that `holder` holds to the record `by`; does nothing if it holds none."""
+        """Gives the lane (the queue of one key) of the record `holder` to the record `by`.
+
+        Does nothing if `holder` is not at the head of its lane.
+        """
         if self.busy.get(holder.lane) is holder:
             self.busy[holder.lane] = by
             behind = followers(holder)
@@ -47,10 +50,10 @@ class PartitionLanes:
 class Partition:
     """A partition of a source topic or of the requeue topic, for one assignment.
 
-    Owned by the poll thread. `open` is False once the assignment has ended. A record that completes
-    after that is dropped, unless a later assignment adopts its run (see `OrphanedRuns`). `origin`
-    identifies the partition's log (cluster, topic id, partition), and is in the metadata of every
-    commit.
+    Owned by the poll thread. `open` is False once the assignment has ended. An outcome that comes
+    after that is dropped, unless the record is redelivered in a later assignment: then it may count
+    there (see `OrphanedRuns`). `origin` identifies the partition's log (cluster, topic id,
+    partition), and is in the metadata of every commit.
     """
 
     __slots__ = (
@@ -86,7 +89,7 @@ class Partition:
         origin: bytes,
         done: Iterable[OffsetRange] = (),
     ) -> None:
-        """`position` is the committed one; `done` has the ranges of its offset map."""
+        """`position` is the group's committed position; `done` has the ranges of its offset map."""
         self.topic = topic
         self.number = number
         self.prefix = f"{topic}/{number}/".encode()  # of a source position in a header
@@ -131,7 +134,7 @@ class Partition:
 
     @property
     def starving(self) -> bool:
-        """True if Kafka has records of the partition to deliver, and none is in flight."""
+        """True if every delivered record has an outcome, and Kafka has further ones to deliver."""
         return self.in_flight == 0 and self.end_offset > (self.ledger.end or 0)
 
 
@@ -146,8 +149,8 @@ PACKED: RawMessage = Fields(("", -1, -1), 0, None, None, ())
 class Values:
     """The values of records that wait together, joined into one bytes object.
 
-    Freeing thousands of values one by one is slow once they have left the CPU's caches. It takes a
-    tenth of the whole time that a record with a result takes.
+    Freeing thousands of single values is slow once they have left the CPU's caches: it takes a
+    tenth of the whole processing time of a record that has a result.
     """
 
     __slots__ = ("_ends", "_joined", "_sizes")
@@ -170,10 +173,11 @@ class Record:
     """One record from its delivery to its outcome.
 
     Handed from the poll thread to a handler thread and back; the thread that has it owns it. Some
-    attributes exist for a while only. A record with an envelope has `scoreboard_word`, its source
-    position as the scoreboard encodes it. A packed record has the joined `values`, and the index
-    `nth` of its own value among them. A record with others waiting behind it has `last`, the last
-    record of its lane. A record whose outputs wait for Kafka has `output_bytes`.
+    attributes exist for a while only. A record with an envelope (kworker's own headers) has
+    `scoreboard_word`: its source position, encoded for the scoreboard. A packed record has the
+    joined `values`, and the index `nth` of its own value among them. Records of one key wait in a
+    queue, their lane: if any wait behind this record, `last` is the last of them. A record whose
+    outputs wait for Kafka has `output_bytes`.
     """
 
     last: "Record"
@@ -228,9 +232,9 @@ class Record:
         self.failed_deliveries: Reports = ()  # of its outputs, by Kafka
 
     def comes_again(self, envelope: Envelope, scoreboard_index: int) -> None:
-        """Makes this record of the requeue topic the source record that `envelope` describes.
+        """Turns this record of the requeue topic into the source record that `envelope` describes.
 
-        `scoreboard_index` is the index of its source partition in the scoreboard.
+        `scoreboard_index` is the index of the source partition in the scoreboard.
         """
         source = envelope.source
         self.envelope = envelope
@@ -280,7 +284,7 @@ class Record:
 
 
 def followers(record: Record) -> list[Record]:
-    """Returns the records that wait behind a record in its lane, in order."""
+    """Returns, in order, the records that wait behind a record in its lane (queue of one key)."""
     found: list[Record] = []
     following = record.follower
     while following is not None:
@@ -290,7 +294,10 @@ def followers(record: Record) -> list[Record]:
 
 
 def follow(holder: Record, behind: Sequence[Record]) -> None:
-    """Links the records `behind`, in order, after the record that holds their lane."""
+    """Lets the records `behind` follow `holder`, in order, in its lane (queue of one key).
+
+    Other records that followed `holder` do so no more.
+    """
     if holder.follower is not None:
         del holder.last
     for record, following in zip_longest((holder, *behind), behind):
@@ -302,9 +309,9 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
 def pack(records: Sequence[Record]) -> None:
     """Frees the messages of records that have run, and keeps only their values, joined.
 
-    `unpack` restores a message from its value and from the outcome, which must be one `Output` with
-    the source header alone as `own`. The joined values are freed once none of the records is
-    packed.
+    Each record's outcome must be one `Output` whose `own` is the value of the source header. From
+    this output and the kept value, `unpack` restores the message. The joined values are freed once
+    none of the records is packed.
     """
     values = Values([record.raw.value() for record in records])
     for nth, record in enumerate(records):
@@ -327,7 +334,7 @@ def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequenc
 
 
 def edges(column: Sequence[object]) -> list[int]:
-    """Returns the index after each run of equal entries; the last one is the length."""
+    """Returns the index after each run of equal entries; the last index is the length."""
     if not column or column.count(column[0]) == len(column):
         return [len(column)] if column else []
     changes = [i for i, differs in enumerate(map(ne, column, column[1:]), 1) if differs]

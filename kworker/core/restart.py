@@ -17,7 +17,10 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """The decision to restart a process after `delay_s`. `failed_starts` have failed in a row."""
+    """The decision to restart a process after `delay_s`.
+
+    `failed_starts` is the number of starts that have failed in a row.
+    """
 
     delay_s: float
     failed_starts: int
@@ -76,7 +79,10 @@ class RestartHistory:
         self._failed_starts = 0
 
     def died(self, *, now: float, life_s: float, polled: bool, killed: bool) -> StartAgain | GiveUp:
-        """Returns the next step after a death at `now` (monotonic), by SIGKILL if `killed`."""
+        """Decides if and when the process is started again after its death at `now`.
+
+        `now` is in monotonic seconds. `killed` is True if SIGKILL ended the process.
+        """
         if polled:
             self._failed_starts = 0
         elif not killed:

@@ -23,7 +23,10 @@ class Suspect:
     since: float = 0.0  # the first of those ends, in seconds since 1970
 
     def after(self, how: str) -> "Suspect":
-        """Returns a copy that also has `how`: the end of another process that ran its handler."""
+        """Returns a copy with `how` added to `ended`.
+
+        `how` says how another process ended that ran this record's handler.
+        """
         return replace(self, ended=(*self.ended, how)[-_ENDED_MOST:])
 
 
@@ -46,7 +49,10 @@ class ProcessEnd:
 
 @dataclass(frozen=True, slots=True)
 class CountedDeath:
-    """A process's death counted against one record; `convicted` if the record reached its limit."""
+    """A process's death that counts against one record.
+
+    `convicted` is True if the record has reached its limit of deaths, and becomes a dead letter.
+    """
 
     number: int
     suspect: Suspect
@@ -55,12 +61,12 @@ class CountedDeath:
 
 @dataclass(frozen=True, slots=True)
 class TrialPolicy:
-    """The number of deaths, in processes that ran nothing else, that convict a record.
+    """The number of deaths that convict a record; a convicted record becomes a dead letter.
 
-    A convicted record becomes a dead letter. A SIGKILL of unknown origin may be the kernel's, short
-    of memory because of this very record, or may have nothing to do with it. So if such deaths are
-    counted, too, `more_when_unsure` more deaths are needed to convict: chance would hardly strike
-    the same record each time.
+    A death counts if the process had run nothing but this record. A SIGKILL of unknown origin is an
+    unsure death: the kernel may have sent it because this record used up the memory, or it may have
+    nothing to do with the record. If unsure deaths are among those counted, `more_when_unsure` more
+    deaths are needed to convict: chance would hardly strike the same record each time.
     """
 
     crash_limit: int
@@ -73,7 +79,7 @@ class TrialPolicy:
 
 
 class Fresh(Enum):
-    """The answer that the next run needs a new process, which has run nothing yet."""
+    """The answer of `Trial.begin` that the next run needs a process which has run nothing yet."""
 
     PROCESS = auto()
 
@@ -82,9 +88,10 @@ class Trial:
     """Decides which suspects (possible causes of a crash) run next, and what each death shows.
 
     Owned by the poll thread; identifies records by numbers. A run ends when all its records have
-    ended, or the process dies. The records that were running at its death are split into two
-    halves. These run after all others, so that harmless records are done first. A suspect of a
-    time-out runs alone from the start: it may hold up everything that runs beside it.
+    ended, or when the process dies. If the process dies, the records that were running are split
+    into two halves. These halves run after all other suspects, so that harmless records are done
+    first. A suspect of a time-out runs alone from the start: it may hold up everything that runs
+    beside it.
     """
 
     def __init__(self, policy: TrialPolicy) -> None:
@@ -113,10 +120,11 @@ class Trial:
             self._together.append(number)
 
     def begin(self, *, used: bool) -> list[int] | Fresh:
-        """Returns the records to run next, an empty list if none waits. Called when nothing runs.
+        """Returns the records to run next; the list is empty if no record waits.
 
-        `used`: the isolated process has run something before. A suspect that is to run alone must
-        not be blamed for what other records left behind, so it then needs a fresh process.
+        Called when nothing runs. `used` is True if the isolated process has run a record before. A
+        suspect that is to run alone must not be blamed for what other records left behind. If
+        `used`, it needs a new process: then `Fresh.PROCESS` is returned.
         """
         if not self._together and used and self._apart and len(self._apart[0]) == 1:
             return Fresh.PROCESS
@@ -158,7 +166,10 @@ class Trial:
         return None
 
     def _put_back(self, numbers: list[int]) -> None:
-        """Queues records again, where they were before: this death shows nothing about them."""
+        """Puts records back to where they waited before their run.
+
+        The death that ended this run shows nothing about them.
+        """
         if not self._is_apart:
             self._together += numbers
         elif numbers:

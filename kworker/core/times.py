@@ -12,7 +12,9 @@ def parse_time(text: str, now_ms: int) -> int:
     """Parses ISO 8601, `-2h` or a number into milliseconds since 1970, or raises ValueError."""
     if text.isascii() and text.isdigit():
         if int(text) < EPOCH_MS_MIN:
-            raise ValueError(f'"{text}" is too small for epoch milliseconds')
+            raise ValueError(
+                f'"{text}" is too small for epoch milliseconds; if it is in seconds, append 000'
+            )
         return int(text)
     try:
         if text.startswith("-"):

@@ -8,7 +8,7 @@ from kworker.core.restart import Backoff
 
 @dataclass(frozen=True, slots=True)
 class WearPolicy:
-    """The limits of replacements: the memory that each must free, and the time between two."""
+    """The least memory that a replacement must free, and the time between two replacements."""
 
     gives_back: float = 0.1  # of the limit, at least
     first_s: float = 60.0  # between two replacements of one slot, doubling
@@ -46,8 +46,8 @@ class Wear:
     """Decides when the worker in one slot is replaced because of its memory.
 
     Times are monotonic seconds. Growth counts from the baseline, the size at the first poll: it
-    does not include imported handlers and opened clients. A replacement soon after another one is
-    put off, unless the worker has grown by more than the limit itself.
+    does not include imported handlers and opened clients. If the last replacement was a short time
+    ago, the next one is put off, unless the worker has grown by more than the limit itself.
     """
 
     def __init__(self, policy: WearPolicy) -> None:
@@ -79,7 +79,10 @@ class Wear:
 
 
 def reason(judgement: Judgement, size_bytes: int, limit_bytes: int) -> str:
-    """Returns the problem as text to follow the worker's name; "" without one."""
+    """Returns a text about the problem, to be written after the worker's name.
+
+    Returns "" if there is no problem.
+    """
     most = f"over workers.memory = {_mebibytes(limit_bytes)}"
     match judgement:
         case TooLargeAtFirst(baseline_bytes):

@@ -16,10 +16,13 @@ _SHOWN_MAX = 20  # problems: enough to see a mistake that is in every line
 
 
 class EditedFile:
-    """A file of edited dead letters; `check` and `steps` each read it, as it may exceed memory."""
+    """A file of edited dead letters, which may be larger than the memory.
+
+    So its lines are not kept: `check` and `steps` each read the whole file.
+    """
 
     def __init__(self, path: Path, requeue: Requeue, bytes_max: int) -> None:
-        """`bytes_max` is the size in bytes of the largest record that the requeue topic takes."""
+        """`bytes_max` is the size in bytes of the largest record that the requeue topic accepts."""
         self._path = path
         self._requeue = requeue
         self._bytes_max = bytes_max
@@ -44,17 +47,24 @@ class EditedFile:
 
     def _check_edit(self, edit: Edit, number: int) -> None:
         if earlier := self._lines.get(edit.identity):
-            raise BadLine(f"the line names the same dead letter as in line {earlier}")
+            raise BadLine(
+                f"this line has the same dead letter as line {earlier}: delete one of them"
+            )
         self._lines[edit.identity] = number
         if self._output(edit).size > self._bytes_max:
             raise BadLine(
-                f"the record is too large: {self._requeue.topic} takes {self._bytes_max:,} bytes"
+                f"the record is too large: {self._requeue.topic} accepts {self._bytes_max:,}"
+                " bytes at most; shorten the record"
             )
 
     def _check_origins(
         self, dead: DeadLetters, origins: dict[DeadLetterIdentity, tuple[Source, int]]
     ) -> None:
-        """Notes a problem for lines whose position, source and `redriven` fit no dead letter."""
+        """Notes a problem for each line whose dead letter does not exist as the line describes it.
+
+        The position, the source and `redriven` in the line must be those of one existing dead
+        letter.
+        """
         places = [DeadLetterPosition(each.partition, each.offset) for each in origins]
         for letter in dead.letters(spans(filter(dead.holds, places))):
             if origins.get(letter.identity) == (letter.source, letter.redriven):

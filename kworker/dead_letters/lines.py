@@ -118,7 +118,9 @@ def _present(data: Data, name: str, parent: str = "") -> Any:
 def _object_in(data: Data, name: str) -> Data:
     part = _present(data, name)
     if not isinstance(part, dict):
-        raise BadLine(f"{name}: expected an object as exported, got {_shown(part)}")
+        raise BadLine(
+            f"{name}: expected an object as kworker dead export writes it, got {_shown(part)}"
+        )
     return part
 
 

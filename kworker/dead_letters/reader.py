@@ -58,7 +58,10 @@ class DeadLetters:
         return spans(selection.places)
 
     def holds(self, place: DeadLetterPosition) -> bool:
-        """Returns True if a position is within the topic, though it may have no record."""
+        """Returns True if a position is within the offsets of the dead-letter topic.
+
+        There may be no record at this position.
+        """
         return place.offset in self._bounds.get(place.partition, ())
 
     def _offsets_held(self, place: DeadLetterPosition) -> str:

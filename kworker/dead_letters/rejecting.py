@@ -64,7 +64,8 @@ class RecordSearch:
         high = self._admin.list_offsets([at], "latest", committed=True)[at]
         if offset >= high:
             raise KworkerError(
-                f"reject: {record} does not exist: {topic}:{number} ends at {high:,}"
+                f"reject: {record} does not exist: {topic}:{number} ends at {high:,}; check the"
+                " offset"
             )
         settled = self._settled(self._config.name, topic, [at]).get(at)
         if offset >= low and not (settled and settled.has(offset)):
@@ -78,7 +79,8 @@ class RecordSearch:
             return source
         if offset < low:
             raise KworkerError(
-                f"reject: {record} does not exist: {topic}:{number} begins at {low:,}"
+                f"reject: {record} does not exist: {topic}:{number} begins at {low:,}; Kafka has"
+                " deleted all earlier records, so there is nothing to reject"
             )
         raise KworkerError(
             f"reject: {record} is processed already, and no retry of it waits; to see whether it"
@@ -93,7 +95,10 @@ class RecordSearch:
                 f" are: {', '.join(sources)}"
             )
         if (found := self._admin.topics([topic]).get(topic)) is None:
-            raise UsageError(f"reject: {topic} does not exist on the brokers")
+            raise UsageError(
+                f"reject: {topic} does not exist on the brokers, so it has no record to reject;"
+                " check source.topics"
+            )
         if number >= found.partitions:
             raise UsageError(
                 f"reject: {topic} has no partition {number}; its last is {found.partitions - 1}"

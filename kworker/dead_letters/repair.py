@@ -65,7 +65,10 @@ class Requeue(NamedTuple):
 
 
 class OtherTopic(NamedTuple):
-    """Another topic, which gets the record as its producer wrote it."""
+    """A topic other than the requeue topic, for records of dead letters.
+
+    It gets each record as the original producer wrote it.
+    """
 
     topic: str
 

@@ -35,7 +35,10 @@ class ResolverTransactor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The values that one command writes into each resolution of a dead letter, and the topics."""
+    """The values that one command writes into each resolution of a dead letter: `how` and `by`.
+
+    Also the names of the topics, and the transactional id, with which the command writes.
+    """
 
     state_topic: str
     dead_topic: str
@@ -47,9 +50,9 @@ class Signature:
 class Resolver:
     """Writes records and the resolutions of their dead letters together, all or nothing.
 
-    Used by one thread. All such commands of a service share one transactional id, so `open` fences
-    an earlier command. From then on only this command writes resolutions, until another one fences
-    it.
+    Used by one thread. All commands that resolve dead letters of a service share one transactional
+    id. So `open` fences a command that was started earlier: that command can commit no more. From
+    then on only this command writes resolutions, until a later one fences it.
     """
 
     def __init__(self, transactor: ResolverTransactor, signature: Signature) -> None:
@@ -57,15 +60,19 @@ class Resolver:
         self._signature = signature
 
     def open(self) -> None:
-        """Fences an earlier command and aborts its transaction. Raises the errors of `resolve`."""
+        """Fences an earlier command, which can then commit no more, and aborts its transaction.
+
+        Raises the errors of `resolve`.
+        """
         with self._errors_converted():
             self._transactor.open()
 
     def resolve(self, batch: Iterable[RepairStep]) -> None:
-        """Commits the batch in one transaction. Raises AlreadyRunning if fenced, else Unreachable.
+        """Commits the batch in one transaction.
 
-        After an error this resolver must not be used again. The state topic then shows if the batch
-        was written.
+        Raises Unreachable if Kafka refuses temporarily; AlreadyRunning if it refuses for good,
+        since another command or program has taken over the transactional id. After an error this
+        resolver must not be used again. The state topic then shows if the batch was written.
         """
         now = now_ms()
         with self._errors_converted():

@@ -9,7 +9,7 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions that a selected dead letter meets all together.
+    """Conditions on dead letters; a selected dead letter meets every one of them.
 
     `places` and `sources` are one condition: a dead letter meets it by its own position or by that
     of its source record.

@@ -89,7 +89,7 @@ class DelayAssignment:
         """Does nothing: the consumer commits no positions, transactions do."""
 
     def rejoin(self) -> None:
-        """Replaces a client that fails to rejoin the group by a new one, which joins it."""
+        """Discards a client that fails to rejoin the group, and creates a new one, which joins."""
         self.gone.update(self.partitions)
         self.partitions.clear()
         self.consumer.recreate()
@@ -116,7 +116,11 @@ class DelayAssignment:
     # -- calls of the loop -----------------------------------------------------------
 
     def poll(self, most: int, timeout_s: float, wall_ms: Callable[[], int]) -> int:
-        """Polls once, and holds the records. Returns the number of messages. Raises Fenced."""
+        """Polls once, and holds the fetched records in memory until they are forwarded.
+
+        Returns the number of messages. Raises Fenced if another process has taken the identity of
+        this one in the group.
+        """
         batch = self.consumer.poll(most, timeout_s)
         now_ms = wall_ms()
         if now_ms < self._seen_ms - SKEW_MS:
@@ -132,7 +136,10 @@ class DelayAssignment:
         return len(batch)
 
     def adjust(self, now_ms: int) -> None:
-        """Pauses the partitions that hold enough records, and resumes the others."""
+        """Pauses the partitions that hold as many records as the `HoldPolicy` allows.
+
+        Resumes the other partitions.
+        """
         paused = self._paused & self.partitions.keys()
         wanted = self._policy.to_pause(self.partitions, paused, now_ms)
         # New partitions begin paused, and a rebalance may have forgotten which were paused.

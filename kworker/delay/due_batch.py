@@ -12,7 +12,10 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class DueBatch:
-    """The records of one transaction: from each partition the first `counts[partition]`."""
+    """The due records that one transaction forwards.
+
+    `counts` has the number of records from each partition; these are the partition's first ones.
+    """
 
     counts: dict[PartitionId, int] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)

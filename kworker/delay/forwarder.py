@@ -49,7 +49,10 @@ class Forwarder:
         return self._opened
 
     def open(self) -> None:
-        """Opens a producer if need be; aborts a transaction left open. Raises KafkaRequestError."""
+        """Opens a producer unless one is open; aborts a transaction that an earlier one left open.
+
+        Raises KafkaRequestError.
+        """
         if self._opened:
             return
         if self._transactor is None:

@@ -26,9 +26,9 @@ Rows = tuple[tuple[str, tuple[int, ...]], ...]
 class GroupLagReader:
     """Reads the lag and the owner of each partition of the workers' consumer group.
 
-    Owned by the delay process's thread, which never waits here: requests run on a thread of
-    their own. Workers report the lag of their own partitions; this reader adds those without an
-    owner, and those of other hosts.
+    Owned by the delay process's thread, which never waits here: requests run on a thread of their
+    own. Workers report the lag of the partitions that they own. This reader also knows the lag of
+    partitions that have no owner, or whose owner is on another host.
     """
 
     def __init__(self, read: Callable[[], GroupView], ours: Callable[[str], bool]) -> None:
@@ -60,7 +60,10 @@ class GroupLagReader:
             self._view = None
 
     def add_to(self, text: Text) -> Text:
-        """Returns `text`, a report for the supervisor, with the lag added if that is known."""
+        """Returns `text`, a report for the supervisor, with the group's lag added.
+
+        Also adds the partitions that other instances own. Adds nothing while the lag is unknown.
+        """
         view = self._view
         if view is None:
             return text
@@ -85,7 +88,10 @@ def make_group_lag(config: Config) -> GroupLagReader:
 
 
 def _by_topic(numbered: Iterable[tuple[PartitionId, int]]) -> Rows:
-    """Returns the numbers grouped by topic, which is short even for thousands of partitions."""
+    """Returns one row for each topic, with the numbers given for the topic's partitions.
+
+    This form is short even for thousands of partitions.
+    """
     topics: dict[str, list[int]] = {}
     for (topic, _), number in numbered:
         topics.setdefault(topic, []).append(number)

@@ -64,7 +64,7 @@ class DelayLoop:
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`routes` has no numbers of partitions yet; the loop asks `watch` for them."""
+        """`routes` has no partition counts yet: the loop asks `watch` for them."""
         self.assignment = assignment
         self.forwarded = self.dead = self.transactions = 0
         self._forwarder = forwarder
@@ -88,7 +88,10 @@ class DelayLoop:
         self._try_at = self._forward_at = self._tidy_at = self._ask_at = 0.0
 
     def turn(self) -> None:
-        """Polls, forwards due records, pauses or resumes partitions and asks the brokers, once."""
+        """Runs one turn: polls, forwards due records, and pauses or resumes partitions.
+
+        Now and then it also asks the brokers for partition counts, end offsets and a size limit.
+        """
         self._poll(self._idle_s(self._clock()))
         if self._resolve_doubt(self._clock()):
             self._forward(self._clock())
@@ -150,9 +153,10 @@ class DelayLoop:
     # -- forwarding -------------------------------------------------------------------
 
     def _resolve_doubt(self, now: float) -> bool:
-        """Opens a producer and reads positions after a failed transaction, once the back-off ends.
+        """Finds out, once the back-off has ended, if a failed transaction was committed after all.
 
-        Returns True when no transaction is in doubt.
+        For this it opens a producer and reads the committed positions; likewise at the start.
+        Returns True if no transaction is in doubt now, so that records may be forwarded.
         """
         may_try = now >= self._try_at
         if self._in_doubt and may_try and not (self._id_taken and not self._is_member()):
@@ -171,7 +175,10 @@ class DelayLoop:
         return not self._in_doubt
 
     def _back_off(self, refused: KafkaRequestError) -> None:
-        """Sets the time at which a failed request is repeated. Raises FencedByTwin."""
+        """Sets the time at which a failed request is repeated.
+
+        Raises FencedByTwin if other processes have taken the transactional id too often.
+        """
         now = self._clock()
         foreign = self._fences.judge(refused, None, now)
         backoff = self._again if foreign is None else self._fenced
@@ -228,7 +235,11 @@ class DelayLoop:
         return batch
 
     def _positions(self, batch: DueBatch, now: float) -> dict[PartitionId, int]:
-        """Returns positions after the batch, and every TIDY_S also those of empty partitions."""
+        """Returns the positions to commit: those after the records of the batch.
+
+        Every TIDY_S it adds the positions of partitions without held records, to move them past
+        gaps.
+        """
         partitions = self.assignment.partitions
         moved = {at: partitions[at].position_after(count) for at, count in batch.counts.items()}
         if now >= self._tidy_at:
@@ -292,7 +303,7 @@ class DelayLoop:
             self._routes = replace(self._routes, dead_bytes_max=bytes_max)
 
     def _learn_partitions(self, partitions: Mapping[str, int]) -> None:
-        """Stores the topics' numbers of partitions; without an answer, the last ones stay."""
+        """Stores each topic's partition count; keeps the earlier counts if no broker answered."""
         if partitions:
             self._problems.pop("kafka", None)
             self._answering_since = min(self._answering_since, self._clock())

@@ -43,7 +43,10 @@ class DelayPartition:
         return takewhile(lambda waiting: waiting.leaves_ms <= now_ms, self.held)
 
     def clock_set_back(self, now_ms: int) -> None:
-        """The wall clock was set back. Caps every due time at that of a record arriving now."""
+        """Brings forward the times at which held records may leave, after the clock was set back.
+
+        Then no held record leaves later than a record that arrives now could leave.
+        """
         latest_ms = now_ms + SKEW_MS + self.delay_ms
         for waiting in self.held:
             waiting.leaves_ms = min(waiting.leaves_ms, latest_ms)
@@ -66,9 +69,10 @@ class DelayPartition:
 class HoldPolicy:
     """The limits on the records that all delay partitions together hold in memory.
 
-    Further records wait in Kafka. Each partition has an equal share of the limits. Pausing
-    discards prefetched records, so a partition whose held records all leave within `soon_ms`
-    is not paused until twice the limits are reached.
+    Further records wait in Kafka. Each partition has an equal share of the limits, and is paused
+    when its share is full. Pausing discards prefetched records. So a partition is not paused yet if
+    all its held records may leave within `soon_ms`, unless all partitions together hold twice the
+    limits.
     """
 
     records_max: int

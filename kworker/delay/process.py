@@ -54,7 +54,7 @@ def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
 
 
 class DelayProcess:
-    """The delay process: one thread that runs the loop, and may end after any turn of it."""
+    """The delay process: one thread that calls `DelayLoop.turn` until it must end."""
 
     def __init__(self, config: Config, slot: Slot, lifeline_fd: int, began: float) -> None:
         self._config = config

@@ -39,7 +39,10 @@ class RefusedPartitions:
             self._rests.pop(at, None)
 
     def choose(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
-        """Returns the partitions for the next transaction: one to try alone, or all available."""
+        """Returns the partitions for the next transaction, without those that are left out now.
+
+        If some of them were in a refused transaction, returns one of these alone.
+        """
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]
         return alone[:1] or awake

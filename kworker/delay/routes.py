@@ -63,20 +63,21 @@ class DelayedRecord:
 
 
 def leaves_ms(written_ms: int, delay_ms: int, due_ms: int, taken_ms: int) -> int:
-    """Returns the time at which the delay of a record written at `written_ms` is over.
+    """Returns the time at which a record, written at `written_ms`, may leave its delay topic.
 
-    A wrong timestamp does not hold up the records behind: `written_ms` is capped at SKEW_MS
-    after `taken_ms`, the time of reading. If `due_ms` is later, another delay follows.
+    A timestamp in the future must not hold up later records: `written_ms` counts as at most SKEW_MS
+    after `taken_ms`, the time of reading. If the record is due only after its delay, it waits in a
+    delay topic again; but a `due_ms` that is at most NEAR_MS later is returned instead.
     """
     end_ms = min(written_ms, taken_ms + SKEW_MS) + delay_ms
     return due_ms if 0 < due_ms - end_ms <= NEAR_MS else end_ms
 
 
 def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
-    """Returns the largest delay that fits into the remaining time, or the smallest if none fits.
+    """Returns the largest delay that ends before the record is due, or the smallest if none does.
 
-    So a record is late by less than the smallest delay. A delay still fits if it exceeds the
-    remaining time slightly, because earlier delays may have ended a little late.
+    So a record is late by less than the smallest delay. A delay that ends only slightly after that
+    time is allowed, too, because earlier delays may have ended a little late.
     """
     smallest_ms = min(delays_ms)
     slack_ms = min(NEAR_MS, smallest_ms // 10)
@@ -88,8 +89,8 @@ def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
 class Routes:
     """The topics to which records go from a delay topic.
 
-    `delays` has the delay of each delay topic, in ms, and `partitions` the number of partitions
-    of each existing topic; `dead_bytes_max` is the size limit of a dead letter, if known.
+    `delays` maps each delay topic to its delay in ms. `partitions` maps each existing topic to its
+    number of partitions. `dead_bytes_max` is the size limit of a dead letter, or None if unknown.
     """
 
     requeue: str
@@ -99,7 +100,10 @@ class Routes:
     dead_bytes_max: int | None = None
 
     def with_partitions(self, partitions: Mapping[str, int]) -> "Routes":
-        """Returns a copy of these routes with the topics' present numbers of partitions."""
+        """Returns a copy of these routes with new partition counts.
+
+        `partitions` maps each existing topic to its number of partitions.
+        """
         return replace(self, partitions=partitions)
 
     def target(self, waiting: DelayedRecord, now_ms: int) -> str:
@@ -114,7 +118,10 @@ class Routes:
         )
 
     def output(self, waiting: DelayedRecord, target: str, now_ms: int) -> Output:
-        """Returns the record as written to `target`. Raises KeyError if that topic is missing."""
+        """Returns the record that is to be written to `target` for the record `waiting`.
+
+        Raises KeyError if the topic `target` is missing.
+        """
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:
             return self._dead_letter(waiting, now_ms)
@@ -123,7 +130,11 @@ class Routes:
         return Output(target, raw.key(), raw.value(), headers, partition=partition)
 
     def _dead_letter(self, waiting: DelayedRecord, now_ms: int) -> Output:
-        """Returns the record as a dead letter; drops headers, then key and value, if too large."""
+        """Returns a waiting record as a dead letter.
+
+        If the dead letter is too large, leaves out the record's headers. If it is still too large,
+        also leaves out the record's key and value.
+        """
         raw, own = waiting.raw, carried(waiting.headers)
         at = Source(raw.topic(), raw.partition(), raw.offset(), raw.timestamp()[1])
         partition = raw.partition() % self.partitions[self.dead]

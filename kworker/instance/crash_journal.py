@@ -107,7 +107,10 @@ class WatchedJournal:
         self.suspects: dict[SourcePosition, Suspect] = {}  # replaced as a whole
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Reads the suspects if the folder has changed, or if `force`. Returns True if it read."""
+        """Reads the suspects if their folder has changed, or if `force`.
+
+        Returns True if they were read.
+        """
         changed_ns = self._journal.changed_ns
         if changed_ns == self._changed_ns and not force:
             return False

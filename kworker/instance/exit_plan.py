@@ -6,7 +6,7 @@ from signal import SIGABRT, SIGKILL, SIGTERM, SIGUSR1
 
 
 class ExitPlan:
-    """Signals and the times at which to send them, until the process has ended."""
+    """The signals that are to end a process, each with the time at which it is sent."""
 
     def __init__(self, steps: Iterable[tuple[float, int]] = ()) -> None:
         """`steps` are pairs of monotonic seconds and a signal, in order of time."""

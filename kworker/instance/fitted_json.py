@@ -7,7 +7,10 @@ from itertools import accumulate
 
 
 def encode(parts: Sequence[Sequence[object]], room: int) -> bytes:
-    """Encodes lists as one JSON list of `room` bytes at most, not counting its brackets."""
+    """Encodes lists as one JSON list of `room` bytes at most, not counting its brackets.
+
+    If the lists are too long for that, the longest ones lose their last rows.
+    """
     data = json.dumps(parts).encode()
     if len(data) <= room:
         return data

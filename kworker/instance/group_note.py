@@ -67,8 +67,9 @@ def lost_partitions(
     missing: Collection[PartitionId],
     ids: Mapping[str, TopicIdentity],
 ) -> list[PartitionId]:
-    """Returns the partitions that had a position, by the note, and have none now (`missing`).
+    """Returns the partitions in which the group has lost its position.
 
+    The group had a position in each partition in `noted`, and has none now in those in `missing`.
     Leaves out topics that were deleted and created again.
     """
     return sorted(at for at in missing if at in noted and _is_same(noted[at], ids.get(at[0])))

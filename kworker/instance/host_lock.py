@@ -26,7 +26,10 @@ _TITLE = b"kworker: supervisor"
 
 
 def address(cluster: str, config: Config) -> bytes:
-    """Returns the socket's name, which all copies of an instance share, of at most 107 bytes."""
+    """Returns the address of the lock's socket, which has at most 107 bytes.
+
+    All copies of an instance have the same address.
+    """
     words = json.dumps([cluster, config.name, config.instance])
     return b"\0kworker/" + hashlib.sha256(words.encode()).hexdigest().encode()
 
@@ -41,11 +44,11 @@ class LockHolder:
 
 
 class HostLock:
-    """The lock of an instance: a listening socket for each cluster that the service was on.
+    """The lock of an instance: a listening socket for each cluster that the service has used.
 
-    Owned by the supervisor, whose selector answers connections. Workers inherit the sockets, so
-    that the lock outlives a killed supervisor while they drain. Processes that a handler forks
-    close them.
+    Owned by the supervisor, whose selector answers connections. Workers inherit the sockets. So if
+    the supervisor is killed, the lock lasts until the workers have drained. A process that a
+    handler forks closes its copies of the sockets.
     """
 
     def __init__(self, config: Config, selector: selectors.BaseSelector) -> None:
@@ -59,7 +62,10 @@ class HostLock:
         return [listener.fileno() for listener in self._listeners.values()]
 
     def take(self, cluster: str) -> bool:
-        """Takes the lock until this process and its workers end; returns False if it is taken."""
+        """Takes the lock, which lasts until this process and its workers end.
+
+        Returns False if another process has the lock.
+        """
         if cluster in self._listeners:
             return True
         listener = socket.socket(socket.AF_UNIX)
@@ -77,9 +83,9 @@ class HostLock:
         return True
 
     def share(self) -> None:
-        """Makes every process that this child forks close the lock, which the child itself keeps.
+        """Prepares a new child of the supervisor, which has inherited the lock and keeps it.
 
-        Called in a new child of the supervisor, which has inherited the lock.
+        Every process that this child forks closes the lock at once.
         """
         for listener in self._listeners.values():
             os.register_at_fork(after_in_child=listener.close)
@@ -132,7 +138,11 @@ def _file(peer: socket.socket) -> str:
 
 
 def _supervises(pid: int) -> bool:
-    """Returns True if the pid is a living supervisor, and not a process that reuses its pid."""
+    """Returns True if the process with this pid is a supervisor.
+
+    Returns False if it has ended, or if its pid now belongs to another program. A process that may
+    not be inspected counts as a supervisor.
+    """
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TITLE)
     except (FileNotFoundError, ProcessLookupError):

@@ -20,7 +20,7 @@ def rss_bytes(pid: int | None) -> int:
 
 
 def raise_oom_score(more: int) -> None:
-    """Raises this process's OOM score, so that the kernel kills it before others of its size.
+    """Raises this process's OOM score: the kernel kills it before other processes of its size.
 
     `more` is in thousandths of all memory, and adds to the inherited score. This needs no
     privilege.
@@ -35,9 +35,10 @@ def raise_oom_score(more: int) -> None:
 
 
 class CpuSample:
-    """The CPU times of a process's threads at one moment; a later call finds the busy threads.
+    """The CPU times of a process's threads at one moment.
 
-    In a stuck process, the busy thread is the one that holds the interpreter's lock.
+    `busy_threads`, called later, returns the threads that have been busy since. In a stuck process,
+    the busy thread is the one that holds the interpreter's lock.
     """
 
     def __init__(self, pid: int, now: float) -> None:

@@ -588,7 +588,7 @@ def test_a_file_with_mistakes_is_told_by_line_and_writes_nothing(
     assert [line.split(": ")[1].rsplit(":", 1)[1] for line in told[:4]] == ["2", "3", "4", "5"]
     assert "value: expected text" in told[0]
     assert "leave them as exported" in told[1]
-    assert "the same dead letter as in line 1" in told[2]
+    assert "the same dead letter as line 1" in told[2]
     assert "too large" in told[3]
     assert told[4].startswith("kworker: nothing was written")
     assert desk.unresolved() == 5

@@ -62,10 +62,10 @@ def test_a_line_says_where_what_happened_and_the_record():
         ({"headers": [["\udfff", "b"]]}, r"headers\[0\]: the text has half of a surrogate pair"),
         ({"redriven": -1}, "redriven: expected a whole number, got -1"),
         ({"redriven": True}, "redriven: expected a whole number, got true"),
-        ({"position": "3:17"}, "position: expected an object as exported"),
+        ({"position": "3:17"}, "position: expected an object as kworker dead export writes it"),
         ({"position": {"topic": "other.dead"}}, "position.topic: expected orders.dead, got 'other"),
         ({"position": {"topic": TOPIC, "partition": 1}}, "position.offset is missing"),
-        ({"source": None}, "source: expected an object as exported, got null"),
+        ({"source": None}, "source: expected an object as kworker dead export writes it, got null"),
         ({"source": {"topic": ""}}, "source.topic: expected a topic"),
     ],
 )
