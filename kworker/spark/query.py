@@ -75,7 +75,7 @@ class TableQuery:
 
     @property
     def has_failed(self) -> bool:
-        """True if the query's state is failed, or it failed FAILURES_MAX times in a row."""
+        """True if `progress` says FAILED, or if the query failed FAILURES_MAX times in a row."""
         return self.progress.state is JobState.FAILED or self._failures >= FAILURES_MAX
 
     @property
@@ -84,7 +84,7 @@ class TableQuery:
         return self._query is not None and bool(self._query.status["isTriggerActive"])
 
     def turn(self, now: float, *, may_start: bool) -> None:
-        """Monitors a running query; starts another when it is due and `may_start` is True."""
+        """Monitors the running query, or starts it if a start is due and `may_start` is True."""
         if self.finished or self.misconfigured:
             return
         if self._query is not None:
@@ -132,7 +132,10 @@ class TableQuery:
             )
 
     def settle(self, timeout_s: float) -> None:
-        """Commits the table's positions for the last time; waits for `timeout_s` at most."""
+        """Commits the table's positions to its consumer group for the last time.
+
+        Waits for `timeout_s` at most.
+        """
         self._group.settle(self.progress.positions, timeout_s)
 
     def _start(self, now: float) -> None:
@@ -202,7 +205,7 @@ class TableQuery:
         )
 
     def _check_size(self) -> None:
-        """Restarts the query with smaller or larger batches if the last batch shows the need."""
+        """Calls `resize`; if it returns True, restarts the query with smaller or larger batches."""
         if self._resize():
             records, size = self.progress.last
             _LOG.info(

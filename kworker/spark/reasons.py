@@ -38,7 +38,7 @@ def reason(error: BaseException) -> str:
 
 
 def _with_step(text: str) -> str:
-    """Adds the next step to an error text that reports a missing permission."""
+    """Adds what the user must do to an error text that reports a missing permission."""
     if _NO_RIGHT.search(text):
         return f"{text}: let the user that runs the job write there, or name another place"
     return text
@@ -72,8 +72,9 @@ _CHECKPOINT = re.compile(r"CANNOT_LOAD_STATE_STORE|ChecksumException|Incomplete 
 def explained(table: TableSettings, checkpoint: str, causes: Sequence[str]) -> str:
     """Explains in one line why a table's query ended.
 
-    `causes` are the texts of its exception and of each exception behind it, down to the root. The
-    next step is added where waiting cannot help. May read all state files of the checkpoint.
+    `causes` has the texts of the query's exception and of the exceptions that caused it, down to
+    the root cause. If waiting cannot help, the line also says what the user must do. May read all
+    state files of the checkpoint.
     """
     text = "\n".join(causes)
     if loss := _LOSS.search(text):

@@ -62,7 +62,10 @@ class Standby:
             raise KworkerError(f"spark.checkpoints: {folder} cannot be locked: {error}") from error
 
     def _report_holder(self) -> None:
-        """Reports that this job waits, unless the lease's holder writes the progress file."""
+        """Reports in the progress file that this job waits.
+
+        Does nothing if the holder of the lease writes the same file.
+        """
         reported = read_progress(self._state_dir) or {}
         holder = self._lease.holder()
         if holder is None or holder.gone or reported.get("pid") != holder.pid:

@@ -73,7 +73,10 @@ def write_line(fd: int, line: str) -> None:
 
 
 def _detach(serve: Callable[[int], int], log: Path, ready_fd: int) -> None:
-    """Runs in the first child: calls setsid, forks the daemon, which has no terminal, and exits."""
+    """Makes a session without a terminal, forks the daemon into this session, and exits.
+
+    Runs in a child process of the launcher.
+    """
     try:
         os.setsid()
         if os.fork() == 0:

@@ -21,7 +21,7 @@ class GroupLag:
         self._compare_at = 0.0
 
     def turn(self, read_delay_text: Callable[[], Text], now: float) -> None:
-        """Looks once a second for partitions without an owner in the delay process's report."""
+        """Reads the delay process's report once a second, to find partitions without an owner."""
         if now < self._compare_at:
             return
         self._compare_at = now + _COMPARE_EVERY_S

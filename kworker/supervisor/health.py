@@ -39,7 +39,7 @@ class WorkerHealth:
         self._weighed_at = 0.0
 
     def reset_timers(self, now: float) -> None:
-        """Counts the workers' silence only from `now`, as the supervisor itself was suspended."""
+        """Counts the workers' silence only from `now`, because the supervisor was suspended."""
         self._since = now
 
     def is_responsive(self, now: float) -> bool:

@@ -11,11 +11,11 @@ _LOG = structlog.get_logger()
 
 
 class RollingRestart:
-    """Replaces workers one after another; knows those to be replaced and the current one.
+    """Replaces workers one after another. Owned by the supervisor.
 
-    Owned by the supervisor. The next worker is drained only after the replacement of the last
-    one has joined. So at most one worker is missing at a time, and a release that cannot start
-    stops at the first worker.
+    A worker is drained only after the previous worker's replacement has joined the consumer group.
+    So at most one worker is missing at a time. If the workers of a new release cannot start, only
+    the first worker is lost.
     """
 
     def __init__(self, fleet: Fleet) -> None:

@@ -96,7 +96,7 @@ class Service:
             self.drain(now, exit_code)
 
     def reset_timers(self, now: float) -> None:
-        """Counts the children's silence only from `now`, as the supervisor itself was suspended."""
+        """Counts the children's silence only from `now`, because the supervisor was suspended."""
         self._health.reset_timers(now)
         self._delay.reset_timers(now)
 

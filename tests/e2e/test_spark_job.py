@@ -408,7 +408,9 @@ def test_a_job_ends_when_its_jvm_is_killed(survived: Survived) -> None:
     """The supervisor starts it again; a job without a JVM could only look alive."""
     assert survived.exit_without_jvm == 1
     assert survived.failed["state"] == "failed"
-    assert survived.failed["reason"] == "Spark's JVM has ended (signal 9)"
+    assert survived.failed["reason"] == (
+        "Spark's JVM has ended (signal 9): the job ends, too; a supervisor starts it again"
+    )
 
 
 def test_every_result_is_there_once_after_all_kills(survived: Survived) -> None:

@@ -27,7 +27,7 @@ def text_of(bytes_: str) -> str:
 
 
 def encoded(bytes_: str) -> str:
-    """SQL for bytes in base64, for keys and values that are not UTF-8."""
+    """SQL that encodes bytes in base64, for a key or value that is not UTF-8."""
     return f"concat('base64:', base64({bytes_}))"
 
 
@@ -86,7 +86,7 @@ def has_schema(table: TableSettings) -> bool:
 
 
 def leaves_out_repeats(table: TableSettings) -> bool:
-    """True if batches are merged by source position; mode "update" merges by `merge_on`."""
+    """True if a merge by source position leaves out repeated results: only in mode "append"."""
     return is_merged(table) and table.mode == "append"
 
 
@@ -169,8 +169,8 @@ def _is_single_object(text: str) -> str:
 def _names_every_field(keys: str, text: str, schema: StructType, depth: int = 0) -> str:
     """SQL that is true if each field of an object is in the schema and occurs once.
 
-    This includes the fields of nested objects. `array_intersect` drops duplicates, so a repeated
-    field makes the compared sizes differ.
+    Checks the fields of nested objects, too. The SQL compares the number of fields with the number
+    that is left by `array_intersect`, which drops unknown and repeated fields.
     """
     known = f"array({', '.join(literal(name) for name in schema.names)})"
     named = f"size({keys}) = size(array_intersect({keys}, {known}))"
@@ -186,7 +186,7 @@ def _inner_objects_named(text: str, schema: StructType, depth: int) -> Iterator[
 
 
 def _all_objects_named(texts: str, type_: DataType, depth: int) -> str:
-    """SQL that is true if `_names_every_field` holds for all objects in an array of texts."""
+    """SQL that is true if every object in an array of JSON texts passes `_names_every_field`."""
     text = f"t{depth}"
     if isinstance(type_, StructType):
         named = _names_every_field(f"json_object_keys({text})", text, type_, depth)
@@ -268,9 +268,10 @@ def merge_statement(
 ) -> str:
     """Returns the MERGE that inserts the rows whose keys are not in the table.
 
-    With `update`, a row also replaces the table's row with the same keys, unless the table's row
-    has a later source position: results may be repeated or late. Within a source partition, offsets
-    are compared. The column SEEN has the last offset with these keys in each partition.
+    With `update`, a row also replaces the table's row with the same keys, unless the table's row is
+    later. Rows of one source partition are compared by offset, other rows by timestamp. The column
+    SEEN has the batch's last offset with these keys in each partition. If that offset is higher
+    than the offset of the table's row in the same partition, the table's row is replaced, too.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)

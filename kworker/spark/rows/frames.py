@@ -95,7 +95,10 @@ class TableRows(NamedTuple):
 
 
 def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> TableRows:
-    """A table's rows, after its transform if it has one. Raises ValueError as `key: problem`."""
+    """A table's rows, after its transform if it has one.
+
+    Raises ValueError with the text `key: problem` if a setting of the table is wrong.
+    """
     rows = rows_of(stream, table)
     shape = _transform(table, config) if table.transform else unchanged
     shaped = shape(rows)
@@ -159,7 +162,7 @@ def positions_of(records: DataFrame, table: TableSettings) -> DataFrame:
 
 
 def _parsed_headers(records: DataFrame, *kept: str) -> DataFrame:
-    """The fields of a record's headers and value, with the Kafka columns in `kept`."""
+    """Splits Kafka records into the columns in RESULT; keeps the Kafka columns in `kept`, too."""
     return records.selectExpr(*kept, *ENVELOPE).selectExpr(*kept, *RESULT)
 
 

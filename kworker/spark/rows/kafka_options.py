@@ -33,8 +33,9 @@ def source_options(
 ) -> dict[str, str]:
     """The options of Spark's Kafka source, which begins at `starting` without a checkpoint.
 
-    Reads certificate files. Raises ConfigError when one cannot be read, or when Java's client has
-    no such SASL mechanism. The options hold secrets, and must not get into a command line.
+    Reads certificate files. Raises ConfigError when a file cannot be read, or when the Spark job
+    does not support the SASL mechanism. The options hold secrets, and must not get into a command
+    line.
     """
     client = client_properties(common)
     return {
@@ -122,7 +123,10 @@ def _tls(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pem(given: Mapping[str, str], name: str) -> str:
-    """The text of `<name>.pem`, or of the file at `<name>.location`."""
+    """The PEM text in the property `<name>.pem`, or in the file that `<name>.location` names.
+
+    "" if neither property is given.
+    """
     readers: dict[str, Callable[[str], str]] = {
         f"{name}.pem": str,
         f"{name}.location": lambda path: _read(f"{name}.location", path),

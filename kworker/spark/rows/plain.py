@@ -30,9 +30,10 @@ _AS_TEXT = (DateType, TimestampType, TimestampNTZType)
 
 
 def plain_schema(schema: StructType) -> StructType | None:
-    """The schema for plain texts: JSON that stays the same when parsed and written again.
+    """The schema to parse a result with, so that `is_plain` can compare the result with its text.
 
-    None if the schema has a column whose values cannot be compared with their text.
+    Dates and times are parsed as strings. None if a column has a type, such as a map, that does not
+    allow the comparison.
     """
     fields = [StructField(field.name, _read_as(field.dataType)) for field in schema.fields]
     return StructType(fields) if all(_comes_back(field.dataType) for field in fields) else None
@@ -43,9 +44,9 @@ def _read_as(type_: DataType) -> DataType:
 
 
 def _comes_back(type_: DataType) -> bool:
-    """True if parsed values of the type give their text again when they are written as JSON.
+    """True if a value of the type, parsed from JSON and written as JSON, gives the same text again.
 
-    False for a map: one with a repeated key would pass the comparison.
+    False for a map: a map with a repeated key would give the same text, but must not be accepted.
     """
     if isinstance(type_, ArrayType):
         return _comes_back(type_.elementType)
@@ -57,18 +58,18 @@ def _comes_back(type_: DataType) -> bool:
 def may_be_plain(text: str, schema: StructType) -> str:
     """SQL that is true if a JSON text begins with the schema's first field.
 
-    Any other text is not what `is_plain` accepts.
+    If it is false, `is_plain` would be false, too, and need not be computed.
     """
     first = json.dumps(schema.names[0], ensure_ascii=False)
     return f"startswith({text}, {literal(f'{{{first}:')})"
 
 
 def is_plain(plain: str, text: str, schema: StructType) -> str:
-    """SQL that is true if the parsed columns, written as JSON again, equal the text.
+    """SQL that is true if `plain`, parsed from `text`, gives `text` again when written as JSON.
 
-    The comparison first removes the spaces that Python's encoder writes after a field's colon and
-    before a string. If a space inside a string is removed by mistake, the texts differ, and the
-    result gets the full check instead.
+    The SQL first removes from `text` the spaces that Python's encoder writes after a field's colon
+    and before a string. If a space inside a string is removed, too, the two texts differ. Then each
+    value of the result is checked on its own, which costs more.
     """
     dense = f"replace(replace({text}, '\": ', '\":'), ', \"', ',\"')"
     same = f"to_json({plain}, map('ignoreNullFields', 'false')) = {dense}"

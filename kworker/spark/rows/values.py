@@ -45,7 +45,7 @@ _CHANGED = (
 
 
 def read_schema(schema: StructType) -> StructType:
-    """The schema to parse JSON with; a type that Spark might round or cut becomes VARIANT."""
+    """The schema to parse JSON with; VARIANT is the type of values that Spark might change."""
     return StructType([StructField(f.name, _read_as(f.dataType)) for f in schema.fields])
 
 
@@ -76,7 +76,7 @@ def written(value: str, type_: DataType, depth: int = 0) -> str:
 
 
 def fits(value: str, type_: DataType, depth: int = 0) -> str:
-    """SQL that is true if `written` loses nothing of a value; "" if no check is needed."""
+    """SQL that is true if `value` can become the type without loss; "" if no check is needed."""
     if _read_as(type_) == type_:
         return ""
     inner = f"v{depth}"
@@ -128,7 +128,10 @@ def _inside(type_: DataType, inner: DataType, rebuilt: Callable[[DataType], Data
 
 
 def _text(value: str, type_: DataType) -> str:
-    """SQL that converts a value by way of its text, which has all digits of a number."""
+    """SQL that turns a value into text, and then converts the text to the type.
+
+    The text of a number has all its digits.
+    """
     text = f"variant_get({value}, '$', 'string')"
     if isinstance(type_, StringType):
         return f"CASE WHEN {_is_string(value)} THEN {text} END"
@@ -150,9 +153,10 @@ def _pattern(type_: DataType) -> str:
 
 
 def _number(value: str, type_: DataType) -> str:
-    """SQL for a number: an integer must be exact, any other becomes the type's nearest value.
+    """SQL that converts a number to DOUBLE or FLOAT.
 
-    NULL for a number that would become 0 or infinite.
+    NULL for an integer that the type cannot hold exactly, and for a number that would become 0 or
+    infinite. A fraction becomes the type's nearest value; NULL if a FLOAT would lose digits.
     """
     number, kind = f"try_variant_get({value}, '$', 'double')", _kind(value)
     whole = f"try_cast({number} AS BIGINT) = try_variant_get({value}, '$', 'bigint')"

@@ -26,9 +26,10 @@ def archives(tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 def available_archives(
     tables: Iterable[TableSettings], *, progress: Callable[[str], None]
 ) -> tuple[list[Path], dict[str, Unreachable]]:
-    """Returns the jar files that can be had, and by table format the errors of the others.
+    """Returns the jar files that tables need, and an error for each format without its jar files.
 
-    Raises `Unreachable` if no format is left, or if Spark's Kafka connector cannot be had.
+    Raises `Unreachable` if no table format is left, or if Spark's Kafka connector is neither in the
+    cache nor can be fetched.
     """
     found = list(jars.fetch(jars.SPARK_KAFKA, progress=progress))
     formats = {table.format for table in tables}

@@ -91,9 +91,9 @@ class ClassData:
         return f'"-XX:ArchiveClassesAtExit={self._draft}" -Xlog:cds*=off'
 
     def refused(self) -> None:
-        """Removes the file after a failed start, which it may have caused; leaves a marker.
+        """Removes the file of classes, which may be the reason why the JVM did not start.
 
-        The marker keeps later starts from making another file.
+        Leaves a marker, which keeps later starts from making another file.
         """
         if self._path is not None:
             with suppress(OSError):
@@ -101,9 +101,9 @@ class ClassData:
                 self._path.with_suffix(_FAILED).touch()
 
     def settle(self, *, awaited: bool, ended: bool) -> None:
-        """Keeps the classes that the JVM has saved, if it `ended` well and the job `awaited` this.
+        """Keeps the classes that the JVM has saved, or removes them.
 
-        Removes them otherwise.
+        Keeps them if the job `awaited` the end of the JVM, and if the JVM `ended` well.
         """
         if not self.learning or self._path is None:
             return
@@ -155,9 +155,9 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
 
 
 def _make_room(folder: Path) -> bool:
-    """Removes old notes, failure markers and drafts. Returns True if a new file may be made.
+    """Removes old markers and unfinished files of classes. Returns True if a new file may be made.
 
-    This is so if the folder is writable and fewer than `KEPT` files were used lately.
+    A new file may be made if the folder is writable and fewer than `KEPT` files were used lately.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
@@ -169,7 +169,10 @@ def _make_room(folder: Path) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Keeps only the KEPT files used last: after an update of Java or Spark, a file is useless."""
+    """Removes all files of classes but the KEPT files that were used last.
+
+    No JVM can use a file that another version of Java or Spark has made.
+    """
     for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_age_s)[KEPT:]:
         path.unlink(missing_ok=True)
 

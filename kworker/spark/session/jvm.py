@@ -30,7 +30,7 @@ class JvmGone(KworkerError):
 
 
 class OutOfMemory(JvmGone):
-    """Raised when the JVM ended for lack of memory: its heap was full, or the system's memory."""
+    """Raised when the JVM ended because its heap was full, or the system had no memory left."""
 
 
 def is_local(master: str) -> bool:
@@ -58,11 +58,14 @@ def check_jvm() -> None:
             " container more memory, or lower spark.driver.memory in [spark.conf]"
         )
     signal_or_exit_code = _how(jvm.returncode)
-    raise JvmGone(f"Spark's JVM has ended ({signal_or_exit_code})")
+    raise JvmGone(
+        f"Spark's JVM has ended ({signal_or_exit_code}): the job ends, too; a supervisor starts it"
+        " again"
+    )
 
 
 def await_jvm_end() -> None:
-    """Waits up to a second after a failed call. Raises `JvmGone` if the JVM has ended."""
+    """Gives the JVM a second to end after a failed call. Raises `JvmGone` if it has ended."""
     jvm = jvm_process()
     if jvm is not None:
         try:

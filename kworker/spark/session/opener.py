@@ -22,8 +22,7 @@ _LOG = structlog.get_logger()
 class SessionOpener:
     """Opens and closes the Spark session of a job. Owned by the job's main thread.
 
-    `missing` holds, by table format, the error with which the format's jar files could not be
-    fetched.
+    `missing` holds an error for each table format whose jar files could not be fetched.
     """
 
     def __init__(self, config: Config, lease: Lease) -> None:

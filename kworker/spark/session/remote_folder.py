@@ -17,10 +17,10 @@ from kworker.spark.session.session import close_session, open_session
 
 @contextmanager
 def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
-    """Opens a folder through a Spark session that lasts for the `with` block.
+    """Opens the folder `place` through a Spark session that lasts for the `with` block.
 
-    The session takes seconds to start and to end. Raises KworkerError, also for Java's exceptions
-    in the `with` block.
+    The session takes seconds to start and to end. Raises KworkerError if Spark does not start, and
+    in place of Java's exceptions in the `with` block.
     """
     alone = _without_tables(config)
     try:
@@ -37,7 +37,7 @@ def remote_folder(config: Config, place: str) -> Iterator[HadoopFolder]:
 
 
 def _without_tables(config: Config) -> Config:
-    """The configuration of a local JVM that only reads and writes files, without tables."""
+    """A configuration without tables, for a local JVM that only reads and writes files."""
     spark = config.spark
     assert spark is not None
     conf = {**spark.conf, "spark.master": "local[1]"}

@@ -119,8 +119,8 @@ def _extensions(spark: SparkSettings, missing_formats: Collection[str]) -> Itera
 def _catalogs(tables: Iterable[TableSettings], missing_formats: Collection[str]) -> dict[str, str]:
     """The settings of the catalogs that tables need.
 
-    With a Delta table, the session's catalog is Delta's. An Iceberg table by path gets a catalog
-    for its parent folder.
+    If there is a Delta table, the session's catalog is Delta's. Each Iceberg table that is given by
+    its path gets a catalog of its own, for the folder in which the table's folder lies.
     """
     found = {}
     for index, table in enumerate(tables):

@@ -32,9 +32,9 @@ class Examine(Protocol):
 class BatchWriter:
     """Writes the batches of a query to its table. Spark calls it in a thread of the query.
 
-    `shape` makes the table's rows from a batch without repeated results. `last_mark` is the entry
-    that kworker made in the metadata of the last batch's commit. The query's first batch begins at
-    `start`, or at the beginning of the topic if `start` is None.
+    `shape` turns a batch into rows of the table, after repeated results were dropped from the
+    batch. `last_mark` is the entry that kworker made in the metadata of the last batch's commit.
+    The query's first batch begins at `start`, or at the beginning of the topic if `start` is None.
     """
 
     sink: Sink

@@ -100,15 +100,18 @@ class DeltaFence:
         return [name for name in names if name.startswith(FIRST_WRITE_MARKER)]
 
     def _creation_mark(self) -> CommitMark | None:
-        """The mark that this writer left in the table's first commit; None if there is none.
+        """The entry that this writer made in the table's first commit; None if there is none.
 
-        If that commit only created the table, its mark is a claim: no batch belongs to it.
+        If the first commit only created the table, no batch belongs to the entry.
         """
         first = self._log.commit(0)
         return None if first is None else CommitMark.parse(first.metadata, self.writer)
 
     def _marks(self) -> Iterator[CommitMark]:
-        """The marks that this writer left in the commits still in the log, newest first."""
+        """The entries that this writer made in commits of the table, newest first.
+
+        Only reads the commits that Delta has not yet removed from its log.
+        """
         marks = (CommitMark.parse(commit.metadata, self.writer) for commit in self._log.commits())
         return (mark for mark in marks if mark is not None)
 

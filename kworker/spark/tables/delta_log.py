@@ -49,7 +49,7 @@ class DeltaLog:
         return None if lines is None else _commit(number, lines)
 
     def last_version(self, application: str) -> int:
-        """The version of an application's last transaction; -1 before its first."""
+        """The version of the last Delta transaction with this application id; -1 without one."""
         last = None
         for last in islice(self.commits(), _RECENT):
             if application in last.transactions:
@@ -57,7 +57,10 @@ class DeltaLog:
         return -1 if last and last.number == 0 else self.version_of_delta(application)
 
     def version_of_delta(self, application: str) -> int:
-        """The application's last version in Delta's snapshot, which takes seconds to load."""
+        """The version of the last Delta transaction with this application id; -1 without one.
+
+        Reads it from Delta's snapshot of the table, which takes seconds to load.
+        """
         jvm: Any = self._session._jvm
         nothing = jvm.scala.Option.empty()
         log = jvm.org.apache.spark.sql.delta.DeltaLog

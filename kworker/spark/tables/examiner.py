@@ -55,10 +55,10 @@ class TransformFails(KworkerError):
 
 
 def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
-    """Finds each result that fails alone, by bisection. Ignores those that only fail together.
+    """Finds each result that fails alone, by bisection. Ignores results that only fail together.
 
-    Ends early when more than SET_ASIDE_MAX are found. Raises what `fails` raises. One result among
-    n takes 1 + 2 log2 n calls of `fails`, with 3 n records in total.
+    Ends early when more than SET_ASIDE_MAX results are found. Raises what `fails` raises. To find
+    one result among n takes 1 + 2 log2 n calls of `fails`, which together get 3 n records.
     """
     parts = Bisection(range(sum(end - begin for begin, end in batch.values())))
     found: Found = {}
@@ -89,8 +89,8 @@ def _part(batch: Part, numbers: Sequence[int]) -> Iterator[tuple[int, Range]]:
 class Examiner:
     """Finds the results of a failed batch on which the transform fails, and sets them aside.
 
-    Lives as long as the job. Owned by the thread of the table's query, of which only one runs at a
-    time.
+    Lives as long as the job. Owned by the thread of the table's query. A table never has two such
+    threads at a time.
     """
 
     def __init__(
@@ -136,9 +136,10 @@ class Examiner:
             records.unpersist()
 
     def _try_sample(self, records: DataFrame, there: DataFrame) -> str:
-        """Tries results of a sample one by one; returns the last error if all fail, else "".
+        """Runs the transform on a sample of results, one by one.
 
-        All fail if a service is down or the transform is wrong; a search would then be useless.
+        Returns the last error if the transform fails on every one of them, else "". If it does, a
+        service is down or the transform is wrong: a search for single results would be useless.
         """
         why = ""
         for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_SAMPLE).collect():

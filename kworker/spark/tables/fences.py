@@ -21,10 +21,11 @@ class TableFenced(KworkerError):
 
 
 class Fence(Protocol):
-    """Lets only one job write to a table; each commit has a mark with its query and positions.
+    """Lets only one job write to a table.
 
-    Owned by one query: first by the thread that starts it, then by the thread that writes its
-    batches.
+    Each commit has a `CommitMark`, which names the query, the batch and the batch's positions.
+    Owned by one query: first by the thread that starts the query, then by the thread that writes
+    the query's batches.
     """
 
     writer: str
@@ -32,31 +33,36 @@ class Fence(Protocol):
     taken: bool  # False before the table exists
 
     def take(self, owner: str) -> CommitMark | None:
-        """Keeps other jobs out from now on. Returns the mark of the last batch committed, or None.
+        """Keeps other jobs out from now on. Returns kworker's entry in the last batch's commit.
 
-        `owner` is the id of the streaming query that continues from its checkpoint or, where none
-        does, an id of this job. Raises TableFenced when another job takes the table just then.
+        Returns None if no commit has such an entry. `owner` is the id of the streaming query if its
+        checkpoint is on this host, else an id of this job. Raises TableFenced when another job
+        takes the table at the same time.
         """
 
     def creating(self, columns: StructType, /) -> AbstractContextManager[None]:
         """A context in which this job creates the table; other jobs are kept out from then on."""
 
     def prepare_first_write(self, columns: StructType, /) -> bool:
-        """Prepares a first write of rows that creates the table.
+        """Prepares the table's folder, so that the first write of rows creates the table.
 
-        Returns False if the table must exist before the first write.
+        Returns False if this is not possible: then the table must be created before the write.
         """
 
     def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
-        """Appends rows; with `overwrite` they replace all other rows. Raises TableFenced."""
+        """Appends rows; with `overwrite` they replace all other rows.
+
+        Raises TableFenced if another job has taken the table.
+        """
 
     def merge(
         self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
     ) -> None:
-        """Inserts the rows whose keys are not in the table. Raises TableFenced.
+        """Inserts the rows whose keys are not in the table.
 
         With `update`, a row whose keys are in the table replaces the table's row, unless the
-        table's row is later.
+        table's row comes from a later record. Raises TableFenced if another job has taken the
+        table.
         """
 
 

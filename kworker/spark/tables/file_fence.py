@@ -26,12 +26,12 @@ _NOTHING = "nothing"  # the data of a seal that only stops other jobs
 class FileFence:
     """A fence for a folder of Parquet files, which has no log of commits.
 
-    Each batch is first written to a folder beside the table. Then a seal is created: a file with
-    the batch's mark, named by the next number, which only one job can create. A batch with a seal
-    belongs to the table: its files are moved there one by one, by this job or by the next. So after
-    a kill, a batch without a seal is written again, and any other is only moved. Works on all file
-    systems that Hadoop supports. Where a rename is a check and then a write, as on S3, two jobs may
-    both create a seal.
+    Each batch is first written to a folder beside the table. Then the job creates a seal, which is
+    a file that names the batch's query and positions. Seals are numbered: only one job can create
+    the seal with the next number. A batch with a seal belongs to the table. This job, or the next
+    one, moves the batch's files there one by one. After a kill, a batch without a seal is written
+    again; a batch with a seal is only moved. Works on all file systems that Hadoop supports. But on
+    S3, a rename first looks for the target and then writes it: two jobs may create the same seal.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -72,7 +72,9 @@ class FileFence:
 
     def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
         if overwrite:
-            raise NotImplementedError("rows in Parquet files cannot be replaced")
+            raise NotImplementedError(
+                'rows in Parquet files cannot be replaced: set format = "delta"'
+            )
         data = uuid.uuid4().hex
         rows.write.partitionBy(*self._partition_by).parquet(str(self._path(data, _DATA)))
         self._files.mkdirs(self._table)
@@ -83,7 +85,7 @@ class FileFence:
     def merge(
         self, rows: DataFrame, keys: Sequence[str], mark: CommitMark, *, update: bool
     ) -> None:
-        raise NotImplementedError("rows cannot be merged into Parquet files")
+        raise NotImplementedError('rows cannot be merged into Parquet files: set format = "delta"')
 
     def _seal(self, mark: CommitMark | None, data: str) -> None:
         number = self._number + 1
@@ -121,7 +123,11 @@ class FileFence:
             settings = json.loads(bytes(stream.readAllBytes()))
             return CommitMark.parse(settings["mark"], self.writer), str(settings["data"])
         except (ValueError, KeyError, TypeError):
-            raise Damaged(f"{seal} does not hold the JSON that kworker wrote", "") from None
+            raise Damaged(
+                f"{seal} does not hold the JSON that kworker wrote: restore this file, or give the"
+                " table another path",
+                "",
+            ) from None
         finally:
             stream.close()
 
@@ -151,14 +157,17 @@ class FileFence:
             if self._files.rename(file, target):
                 return
         if not self._files.exists(target):
-            raise OSError(f"{file} cannot be renamed to {target}")
+            raise OSError(
+                f"{file} cannot be renamed to {target}: the file system refuses it; the table's"
+                " query tries it again"
+            )
 
     def _seals(self) -> list[int]:
         found = (_SEALED.fullmatch(name) for name in self._names())
         return [int(match[1]) for match in found if match]
 
     def _names(self) -> Sequence[str]:
-        """The names in the folder, without the hidden checksums of local files."""
+        """The names in the folder of batches and seals, without Hadoop's hidden checksum files."""
         if not self._files.exists(self._folder):
             return ()
         found = [each.getPath().getName() for each in self._files.listStatus(self._folder)]

@@ -22,11 +22,11 @@ _ATTEMPTS = 5
 class IcebergFence:
     """A fence made of Iceberg's snapshots.
 
-    A commit names the last snapshot that this job has seen, and fails if rows were added after it.
-    An update names none: Iceberg compares it with the snapshot that the update itself reads. So
-    just before an update, this job checks that no other job has written a batch. If this job is
-    paused between check and update, it may replace another job's rows by older ones; its next
-    commit raises TableFenced.
+    A commit names the last snapshot that this job has seen, and fails if rows were added later. But
+    a MERGE that updates rows cannot name a snapshot: it only fails if rows were added after the
+    MERGE itself began to read. So just before a MERGE, this job checks that no other job has
+    written a batch. If this job is paused between check and MERGE, it may replace another job's
+    rows by older rows. Then the other job's next commit raises TableFenced.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:
@@ -119,7 +119,7 @@ class IcebergFence:
         self._commit(replace if update else add, mark)
 
     def _commit(self, action: Callable[[], None], mark: CommitMark) -> None:
-        """Runs a commit; tries again if some writer other than a kworker job came between."""
+        """Runs a commit; tries again if a writer that is no kworker job has committed first."""
         for attempt in range(_ATTEMPTS):
             try:
                 action()
@@ -143,7 +143,7 @@ class IcebergFence:
 
 
 class _Snapshot(NamedTuple):
-    """The current snapshot of an Iceberg table, and the mark in the last commit of a batch."""
+    """An Iceberg table's current snapshot, and kworker's entry in the last batch's commit."""
 
     snapshot: int | None  # None before the first write
     mark: CommitMark | None  # None, too, if the snapshots with it have expired

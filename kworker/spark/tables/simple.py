@@ -23,8 +23,8 @@ _SIMPLE = (BinaryType, BooleanType, DateType, NumericType, TimestampType)
 def is_simple(columns: StructType, partitions: Sequence[str]) -> bool:
     """True if the first write may create a table with these columns, without CREATE TABLE.
 
-    CREATE TABLE would change nothing in these columns. Others need it: it refuses at once a column
-    with which every batch would fail.
+    False if CREATE TABLE might change or refuse one of the columns. CREATE TABLE refuses a bad
+    column at once. Without CREATE TABLE, every batch with that column would fail.
     """
     names = {name.casefold() for name in partitions}
     within = [each.dataType for each in columns.fields if each.name.casefold() in names]

@@ -157,7 +157,7 @@ def _folders(files: DataFrame) -> list[str]:
 
 
 def _check_exists(session: SparkSession, sink: Sink) -> None:
-    """Raises Damaged for a missing table: the query would continue into an empty one."""
+    """Raises Damaged for a missing table: the query would go on with a new, empty table."""
     try:
         session.table(sink.name)
     except AnalysisException as error:

@@ -30,8 +30,8 @@ class DelayChild:
     """Keeps the delay process running. Owned by the supervisor.
 
     If the process dies, delayed records wait in Kafka, and the service's state is red until the
-    process is started again, after a back-off. If a process of another copy of this instance
-    has fenced it, the whole service ends.
+    process is started again, after a back-off. If Kafka shuts the process out, because another copy
+    of this instance uses the same identity, the whole service ends.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DelayChild:
             self._abort(problem, now)
 
     def reset_timers(self, now: float) -> None:
-        """Counts the process's silence only from `now`, as the supervisor itself was suspended."""
+        """Counts the process's silence only from `now`, because the supervisor was suspended."""
         self._since = now
 
     def drain(self, now: float, *, leave: bool) -> None:

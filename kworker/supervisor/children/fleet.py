@@ -132,7 +132,7 @@ class Fleet:
         return [worker for worker in self.workers if worker.alive]
 
     def accept_dead(self) -> int:
-        """Tells workers to write the dead letters that they hold back; counts the workers."""
+        """Has workers write the dead letters that they hold back; returns the number of workers."""
         alive = self.living
         for worker in alive:
             worker.slot.words[Field.ACCEPT] = 1
@@ -151,7 +151,7 @@ class Fleet:
         return None
 
     def in_hand(self) -> int:
-        """Returns the number of records in all workers whose outcomes are not durable yet."""
+        """Returns the number of records, of all workers, that have no durable outcome yet."""
         return self.sum(Field.IN_HAND)
 
     def sum(self, field: Field) -> int:

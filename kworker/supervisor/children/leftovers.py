@@ -45,7 +45,10 @@ class Leftovers:
             self._left[pid] = _Left(number, now + self._grace_s)
 
     def turn(self, now: float) -> None:
-        """Sends SIGTERM to processes that outlived `grace_s`, and SIGKILL `term_s` later."""
+        """Ends the processes that still run `grace_s` after the end of their worker.
+
+        Sends them SIGTERM, and `term_s` later SIGKILL.
+        """
         for group, left in list(self._left.items()):
             if not (pids := group_pids(group)):
                 del self._left[group]

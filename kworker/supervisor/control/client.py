@@ -35,16 +35,21 @@ class ControlClient:
     def request(self, verb: str, **arguments: object) -> dict[str, Any]:
         """Sends a request and returns the only line of its reply.
 
-        Raises NotRunning, NotResponding, CommandRefused, or KworkerError without permission.
+        Raises NotRunning, NotResponding or CommandRefused, and KworkerError if this user may not
+        send requests.
         """
         for reply in self.follow(verb, **arguments):
             return reply
-        raise NotResponding(f"{self._name}: the supervisor closed the connection without a reply")
+        raise NotResponding(
+            f"{self._name}: the supervisor closed the connection without a reply; it may have"
+            " ended: try again"
+        )
 
     def follow(self, verb: str, **arguments: object) -> Iterator[dict[str, Any]]:
         """Sends a request and yields each line of the reply, until the supervisor ends it.
 
-        Raises NotRunning, NotResponding, CommandRefused, or KworkerError without permission.
+        Raises NotRunning, NotResponding or CommandRefused, and KworkerError if this user may not
+        send requests.
         """
         request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
         try:

@@ -45,7 +45,7 @@ class Connection:
         self._last = True
 
     def refuse(self, problem: str, exit_code: int) -> None:
-        """Queues an error as the last line of the reply; `exit_code` is for the command."""
+        """Queues an error as the last line of the reply; the command exits with `exit_code`."""
         self.finish({"error": problem, "exit_code": exit_code})
 
     def receive(self) -> bytes | None:
@@ -163,7 +163,7 @@ class ControlServer:
             act(request, connection)
 
     def _watch_writes(self, connection: Connection) -> None:
-        """Selects the connection for writing while it has queued bytes, otherwise not at all."""
+        """Has the selector report when the peer can read more; ends this if no bytes are queued."""
         registered = connection.peer in self._selector.get_map()
         if connection.pending and registered:
             self._selector.modify(connection.peer, selectors.EVENT_WRITE, _nothing)
@@ -187,7 +187,7 @@ class ControlServer:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Returns a listening socket that only its owner can reach; first removes an old file."""
+    """Returns a listening socket that only its owner can reach; first removes an old socket."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     with short_address(path) as address:
