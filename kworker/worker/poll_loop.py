@@ -115,7 +115,11 @@ class PollLoop:
     # -- one turn ---------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Does one round: takes records, hands them over, publishes, commits, adjusts pauses."""
+        """Does one round of the loop.
+
+        Takes records, hands them to handlers, publishes and commits outcomes, and pauses or resumes
+        partitions.
+        """
         self._take(self._clock())
         self._work(self._waiting_s())
         self._settle(self._clock())
@@ -194,7 +198,7 @@ class PollLoop:
 
     @property
     def joined(self) -> bool:
-        """True once the group has answered this member, even if with no partition."""
+        """True once the group has answered this member, even if the member got no partition."""
         return self.assignment.joined or self.membership.is_member
 
     # -- a drain ----------------------------------------------------------------------
@@ -232,10 +236,10 @@ class PollLoop:
             self._answering_since = math.inf
 
     def check_topic_ids(self, ids: Mapping[str, str]) -> None:
-        """Rejoins the group if a source topic, by its present id, was deleted and created again.
+        """Rejoins the group if a source topic was deleted and created again.
 
-        Such a topic has other records at each offset, but the client would go on at the old offset
-        as if nothing had happened.
+        `ids` has the present ids of topics, which show this. Such a topic has other records at each
+        offset, but the client would go on at the old offset as if nothing had happened.
         """
         again = self.assignment.made_again(ids)
         if again and not self.flow.stopped:
@@ -356,7 +360,10 @@ class PollLoop:
         self.dispatch.shed(left if self.flow.stopped else before)
 
     def _may_wait(self, deadline: float) -> bool:
-        """Returns True if a wait inside a rebalance may go on; begins a requested drain."""
+        """Returns True if a wait inside a rebalance may go on.
+
+        Takes no more records if the worker was told to drain.
+        """
         left_s = self.assignment.beat()
         if left_s < math.inf and not self.flow.stopped:
             self.stop_taking()
@@ -368,7 +375,10 @@ class PollLoop:
         self._guarantee.drop(partition)
 
     def _calm(self) -> bool:
-        """Continues a transaction that hides the group's positions; True once they are readable."""
+        """Goes on with publishing if a transaction hides the group's committed positions.
+
+        Returns True if the positions are readable.
+        """
         if not self._guarantee.positions_readable:
             self._settle(self._clock())
         return self._guarantee.positions_readable

@@ -34,7 +34,10 @@ class StatusReporter:
         self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
     def turn(self) -> None:
-        """Reports, and asks the brokers, when it is time; called each turn of the poll loop."""
+        """Writes a heartbeat in each turn of the poll loop.
+
+        When it is time, also writes the state, and asks the brokers for lag and limits.
+        """
         if self.beat():
             self._ask(time.monotonic())
 

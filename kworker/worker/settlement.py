@@ -87,7 +87,7 @@ class Settlement:
         return bool(self._outbox.pending) or self.guarantee.busy
 
     def is_complete(self, partitions: Collection[Partition]) -> bool:
-        """Returns True if nothing is left to publish, or to commit for these partitions."""
+        """Returns True if no output is unpublished, and these partitions have nothing to commit."""
         return not self._outbox.pending and self.guarantee.nothing_pending(partitions)
 
     def due_at(self) -> float:
@@ -97,7 +97,10 @@ class Settlement:
     # -- outcomes ---------------------------------------------------------------------
 
     def add(self, ended: list[Record]) -> None:
-        """Takes the records that ended in this turn, and those with too large results."""
+        """Takes over the records that ended in this turn.
+
+        Also takes over the records whose results were too large. These wait in the outbox.
+        """
         if ended:
             self._sort(ended)
         if oversized := self._endings.oversized:
@@ -181,10 +184,11 @@ class Settlement:
     # -- what a topic refuses for good ------------------------------------------------
 
     def _fail_undeliverable(self, now: float) -> None:
-        """Turns records with a result that its topic refuses for good into dead letters.
+        """Decides about records with an output that its topic refuses for good.
 
-        A refused retry or dead letter is cut to its topic's limit, or else tried again later. A
-        retry that is refused once more becomes a dead letter.
+        A record with a refused result becomes a dead letter. A refused retry or dead letter is cut
+        to its topic's size limit. If it cannot be cut enough, it is tried again later. A retry that
+        is refused a second time becomes a dead letter.
         """
         condemned, self._outbox.undeliverable = self._outbox.undeliverable, []
         held = []
@@ -209,7 +213,10 @@ class Settlement:
             self._outbox.hold(held, now)
 
     def _fail_rejected(self) -> None:
-        """Fails records that an operator rejected while a topic does not take their outputs."""
+        """Fails records that an operator has rejected.
+
+        These are records with outputs that a topic does not take at present.
+        """
         for record in self._outbox.withdraw(self._is_rejected):
             self._refuse(record, "rejected")
 

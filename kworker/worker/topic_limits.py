@@ -53,5 +53,5 @@ class TopicLimits:
         return self._limits[topic]
 
     def partition_for(self, topic: str, source_partition: int) -> int:
-        """Returns the partition for all outputs of a source partition in a topic."""
+        """Returns the partition of `topic` that gets all outputs of one source partition."""
         return source_partition % self._partitions[topic]

@@ -68,7 +68,11 @@ def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
 
 
 class Worker:
-    """The main thread of a worker: handles signals and phases, starts and ends other threads."""
+    """The main thread of a worker.
+
+    It handles signals, starts and ends the other threads, and keeps the worker's phase, such as
+    RUNNING or DRAINING.
+    """
 
     def __init__(self, config: Config, slot: Slot, lifeline_fd: int, began: float) -> None:
         self._config = config
@@ -131,7 +135,7 @@ class Worker:
         self._signals.append(number)
 
     def _keep_signals(self) -> None:
-        """Restores signal handlers that a handler's module, or a library in C, has replaced."""
+        """Restores the worker's signal handlers if user code or a C library has replaced them."""
         lost = [
             signal.Signals(number).name
             for number in _RECORDED
@@ -148,7 +152,8 @@ class Worker:
     def _build_handlers(self) -> Handlers | None:
         """Makes the handlers; if that fails, tries again after a pause.
 
-        Returns None if a drain begins first. Raises ConfigError at once.
+        Returns None if a drain begins before the handlers are made. A ConfigError is not tried
+        again, but raised.
         """
         wait_s, most_s = _BUILD_AGAIN_S
         while True:
@@ -355,7 +360,11 @@ class Worker:
         reporter.report()
 
     def _leave(self, consumer: KafkaConsumer, reporter: StatusReporter) -> None:
-        """Leaves the group. A static member keeps its place, unless the supervisor says LEAVE."""
+        """Ends this worker's part in the group.
+
+        If the worker is a static member, the group keeps its place for its successor, unless the
+        supervisor has set LEAVE in the slot.
+        """
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)
         static = self._config.workers.membership == "static"

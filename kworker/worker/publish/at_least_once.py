@@ -73,7 +73,7 @@ class AtLeastOnce:
         partitions: Mapping[PartitionId, Partition],
         outbox: Outbox,
     ) -> None:
-        """`partitions` holds the owned partitions, at any time."""
+        """`partitions` holds the partitions this worker owns, and changes when these change."""
         self._publisher = publisher
         self._committer = committer
         self._partitions = partitions

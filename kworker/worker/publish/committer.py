@@ -25,7 +25,10 @@ class Committing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """The commit interval, the number of outcomes that ends it early, and other intervals."""
+    """The settings of commits.
+
+    A commit interval ends after `interval_s` seconds, or earlier, after `records` outcomes.
+    """
 
     interval_s: float
     records: int
@@ -82,7 +85,10 @@ class Committer:
         return not positions.items() <= self._known.items()
 
     def learn(self, at: PartitionId, held: Committed | None) -> None:
-        """Notes the position that the group holds for a partition; None if it holds none."""
+        """Notes the position that the group holds for a partition.
+
+        `held` is None if the group holds no position for the partition.
+        """
         if held is None:
             self._known.pop(at, None)
         else:

@@ -60,7 +60,10 @@ class ExactlyOnce:
         begin: RunInBackground = aside,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`outdated` returns True if `make` would make a transactor with other properties now."""
+        """`outdated` tells if a new transactor would have other properties than the last one.
+
+        `make` makes the transactors.
+        """
         self._make = make
         self._outdated = outdated
         self._member = member
@@ -247,7 +250,10 @@ class ExactlyOnce:
                 self._abort(now, broken=broken)
 
     def _end(self, now: float) -> None:
-        """Commits the transaction, with the positions that follow once its records are settled."""
+        """Commits the transaction, with the positions that its records allow.
+
+        When these positions are computed, the records of the transaction count as done already.
+        """
         settling = self._settling()
         positions = self._committer.to_commit(self._partitions.values(), settling)
         if not positions or not all(_names(positions, partition) for partition in settling):
@@ -389,9 +395,10 @@ class ExactlyOnce:
             self._step, self._problem = TransactionStep.READY, ""
 
     def _resolve(self, held: Mapping[PartitionId, Committed | None]) -> list[Record]:
-        """Settles the records that are committed, as the group's positions `held` show.
+        """Settles the records of the transaction in doubt that were committed; returns them.
 
-        The other records of the transaction in doubt are published again.
+        `held` has the positions of the group, which show this. The other records of the transaction
+        are published again, if this worker still owns their partitions.
         """
         assert self._in_doubt is not None
         settled, lost = self._in_doubt.resolved(held)

@@ -29,7 +29,10 @@ class InDoubtTransaction:
     def resolved(
         self, held: Mapping[PartitionId, Committed | None]
     ) -> tuple[list[Record], list[Record]]:
-        """Returns the committed and the uncommitted records, as the positions `held` tell."""
+        """Returns two lists: the records that were committed, and those that were not.
+
+        `held` has the positions of the group, which show this.
+        """
         there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         settled = [record for record in self.records if _at(record) in there]
         return settled, [record for record in self.records if _at(record) not in there]
@@ -37,7 +40,7 @@ class InDoubtTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FencePolicy:
-    """The limits on how often another process may fence this one before this one ends."""
+    """The settings by which a process ends itself after too many fencings by other processes."""
 
     limit_s: float  # transaction.timeout.ms: the coordinator fences one that is open for longer
     excuse_s: float = 60.0  # after a passing refusal, a fence may be by our own past
@@ -57,7 +60,10 @@ class FencePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFence:
-    """The `nth` recent fencing by another process. At number `most`, this process ends."""
+    """A fencing of this process by another process.
+
+    It is number `nth` of the recent fencings. This process ends when the number reaches `most`.
+    """
 
     nth: int
     most: int
@@ -82,12 +88,12 @@ class FencingJudge:
     def judge(
         self, refused: KafkaRequestError, begun_at: float | None, now: float
     ) -> ForeignFence | None:
-        """Returns the fencing by another process that a refusal shows, or None.
+        """Returns a fencing by another process, if the refusal shows one, otherwise None.
 
-        Called for each refusal that leaves the end of a transaction unknown. `begun_at` is the time
-        at which that transaction began. Returns None if the worker's own past may have fenced it: a
-        transaction that was open for too long, or a request still under way after a temporary
-        refusal. Raises FencedByTwin if other processes have fenced this worker too often.
+        Called for each refusal that leaves unknown how a transaction ended. `begun_at` is the time
+        at which that transaction began. Returns None, too, if the worker itself may have caused the
+        fencing: its transaction was open for too long, or its request was still under way after a
+        temporary refusal. Raises FencedByTwin if other processes have fenced this worker too often.
         """
         policy = self._policy
         if refused.retriable:
@@ -111,7 +117,7 @@ class FencingJudge:
             raise FencedByTwin(
                 f"another process took the transactional id {self.name} {len(foreign)} times"
                 f" {when}: end that process, or give each copy of the service its own"
-                " `instance`, then start again"
+                " `instance`, then start again; Kafka lets only one process use an id"
             )
         return ForeignFence(len(foreign), most, policy.rest_s)
 

@@ -40,10 +40,12 @@ class Undeliverable(NamedTuple):
 class Outbox:
     """The outputs of finished records, until they are in Kafka.
 
-    Owned by the poll thread. A pending record is in exactly one place: in a container of the
-    outbox, all of which `__iter__` covers; in `undeliverable`, until the poll loop decides about
-    it; in the batch that is being produced; or in a transaction in doubt. Records that a topic
-    refused wait in `refusals`, and do not delay records of other topics.
+    Owned by the poll thread. A record is pending from `add` until its outputs are in Kafka, or
+    `let_go` gives it up. A pending record is in exactly one place: in one of the containers that
+    `__iter__` covers; in `undeliverable`, until the poll loop decides about the record; in the
+    batch that is being produced; or in a transaction of which it is unknown whether it was
+    committed. Records that a topic refused wait in `refusals`, and do not delay records of other
+    topics.
     """
 
     def __init__(self, policy: OutboxPolicy, limits: TopicLimits | None = None) -> None:
@@ -117,7 +119,10 @@ class Outbox:
         return not all(map(self.refusals.blocks, self.waiting))
 
     def update(self, now: float) -> None:
-        """Puts records in `waiting` whose back-off, or wait for a topic's limit, is over."""
+        """Moves records to `waiting` that need not wait elsewhere any longer.
+
+        Their back-off is over, or the brokers have told the size limits again.
+        """
         if self._large and self._large_since != self._limits.answers:
             self.waiting.extend(self._large)
             self._large = []
@@ -132,7 +137,10 @@ class Outbox:
         self.waiting.extendleft(reversed(self.refusals.next(now)))
 
     def _measure(self, now: float) -> None:
-        """Moves records with an output that exceeds a changed limit to `undeliverable`, untried."""
+        """Moves records to `undeliverable` if an output exceeds its topic's present limit.
+
+        These outputs are not sent to Kafka first.
+        """
         self._measured = self._limits.version
         for record in [*self.waiting, *self.refusals]:
             over = next((o for o in outputs_of(record) if not self._limits.fits(o)), None)
@@ -183,10 +191,10 @@ class Outbox:
         self.waiting.extendleft(reversed(records))
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
-        """Lets topics of these records back off, since one of them takes nothing.
+        """Lets topics back off after a failure that a topic of these records has caused.
 
-        If the records have several topics, all topics but one back off. A single topic is the one
-        at fault, and backs off.
+        If the records have several topics, it is unknown which topic that was. Then all topics but
+        one back off. If the records have only one topic, that topic backs off.
         """
         moved = self.refusals.isolate_topic(records, why, now)
         self.waiting = deque(without(self.waiting, set(moved)))
@@ -195,7 +203,10 @@ class Outbox:
         self.undeliverable.append(Undeliverable(record, topic, why, record in self._tried_again))
 
     def write(self, record: Record) -> None:
-        """Takes back an undeliverable record that has other outputs now."""
+        """Takes back a record whose refused retry or dead letter was shortened.
+
+        The record is to be written before all others.
+        """
         self.waiting.appendleft(record)
 
     def hold(self, letters: list[Undeliverable], now: float) -> None:
@@ -221,7 +232,10 @@ class Outbox:
         return going
 
     def let_go(self, records: list[Record]) -> None:
-        """Ends the pending state of records that are undeliverable or another member's."""
+        """Counts records as no longer pending, though their outputs are not in Kafka.
+
+        Either a topic refuses their outputs, or another member owns their partitions now.
+        """
         self._count_out(records)
         for record in records:
             record.unpack()

@@ -74,7 +74,10 @@ class OutputBatch:
         return FillResult.ALL
 
     def _tear(self, sent: int) -> None:
-        """Moves the first record of the outbox to this batch, if `sent` of its outputs are out."""
+        """Moves the outbox's first record to this batch, if some of its outputs are produced.
+
+        `sent` is the number of these outputs.
+        """
         if sent:
             self._torn, self._sent = self._outbox.waiting.popleft(), sent
 
@@ -89,7 +92,10 @@ class OutputBatch:
         return torn or any(record.partition is partition for record in self.records)
 
     def take(self) -> list[Record]:
-        """Empties the batch; returns its records, including one produced in part."""
+        """Empties the batch, and returns its records.
+
+        They include a record of which only some outputs were produced.
+        """
         records, self.records, self.spoiled = self.records, [], False
         if self._torn is not None:
             records.append(self._torn)

@@ -9,10 +9,11 @@ _QUEUE_KBYTES = 1_048_576
 
 
 class SizedProperties:
-    """Fits the properties of a worker's producer to the size limits of the topics.
+    """Adapts the properties of a worker's producer to the size limits of the topics.
 
-    Kafka limits batches, so a batch over the limit of its topic would fail with all its records. A
-    record over the producer's own limit, or larger than its queue, could never be written.
+    Kafka limits the size of batches, and a batch over its topic's limit would fail with all its
+    records. So a batch is at most as large as the smallest limit. A record could never be written
+    if it exceeded the producer's own limit or queue. So these allow for the largest limit.
     """
 
     def __init__(self, properties: Properties, facts: TopicLimits) -> None:

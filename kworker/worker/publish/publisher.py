@@ -48,7 +48,10 @@ class Publisher:
         hearing: ReportPolicy | None = None,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`outdated` returns True if `make` would make a producer with other properties now."""
+        """`outdated` tells if a new producer would have other properties than the last one.
+
+        `make` makes the producers.
+        """
         self._make = make
         self._outdated = outdated
         self._outbox = outbox
@@ -96,11 +99,11 @@ class Publisher:
         return []
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Replaces a producer that gets no acknowledgements, though other clients have answers.
+        """Replaces a producer that gets no acknowledgements while other clients get answers.
 
-        When a broker restarts, librdkafka can lose the leader of a partition for good. Time in
-        which no broker answered does not count, since the present producer may be acknowledged
-        soon, and a new one would write everything again.
+        After a broker's restart, librdkafka may never again find the leader of a partition. Time in
+        which no broker answered does not count: the present producer may be acknowledged soon, and
+        a new one would write everything again.
         """
         if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
             self._replace(now, "no acknowledgement, though the brokers answer")

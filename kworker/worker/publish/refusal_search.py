@@ -24,7 +24,7 @@ class RefusalSearch:
         self._stranger = False  # the present probe is one that was not refused alone
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterates over the records of the search, but for the portion that is being tried now."""
+        """Iterates over the records of the search, except those that are being tried now."""
         return chain(self._doubted, *self._portions)
 
     @property

@@ -26,9 +26,9 @@ class Refusals:
     """The topics that refused outputs, and the records that wait for these topics.
 
     Owned by the outbox. A topic that refused an output backs off for a while, and its records wait
-    here, in order. Among records that were refused as invalid or too large, a search finds those at
-    fault; the records that it is trying wait in the outbox. The topic itself counts as at fault if
-    it took such records earlier, but nothing since the search last found a record at fault.
+    here, in order. If a topic refused records as invalid or too large, a search finds the records
+    at fault. The records that the search is trying wait in the outbox. The topic itself is held to
+    be at fault if it accepted similar records earlier, but nothing since a record was last blamed.
     """
 
     def __init__(self, retry_s: float, limits: TopicLimits) -> None:
@@ -145,10 +145,11 @@ class Refusals:
         return [*searched, record]
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> list[Record]:
-        """Lets topics of these records back off, since one of them takes nothing.
+        """Lets topics back off after a failure that a topic of these records has caused.
 
-        If the records have several topics, all topics but one back off. A single topic is the one
-        at fault, and backs off. Returns other records of that topic that have to wait here, too.
+        If the records have several topics, it is unknown which topic that was. Then all topics but
+        one back off. If the records have only one topic, that topic backs off, and a search in it
+        ends. Returns the other records of that search, which have to wait here now.
         """
         topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
         searched: list[Record] = []
@@ -220,7 +221,10 @@ class Refusals:
                 search.forget(going)
 
     def settled(self, records: list[Record]) -> None:
-        """Notes which topics took these records."""
+        """Notes which topics accept outputs.
+
+        All outputs of `records` are in Kafka now, so their topics accept outputs.
+        """
         # One of many will do: it says what the topic takes.
         last = outputs_of(records[-1])[-1]
         self._took.add((last.topic, last.key is None))
@@ -241,7 +245,10 @@ def is_for(record: Record, topic: str) -> bool:
 
 
 def alone(record: Record) -> Record:
-    """Unpacks a record, so that its wait does not keep the values of a whole batch in memory."""
+    """Unpacks a record that is to wait, and returns it.
+
+    While a record is packed, it keeps the joined values of many records in memory.
+    """
     record.unpack()
     return record
 

@@ -124,7 +124,7 @@ class IsolatedRunner:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
 
     def _record(self, run: RunRequest) -> Record:
-        """Returns a record as if its source topic had delivered it."""
+        """Makes a record from a request, as if the source topic had delivered the record."""
         source = run.source
         at = source.topic, source.partition
         if at not in self._partitions:
@@ -199,13 +199,20 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _die_with(parent: int) -> bool:
-    """Makes the kernel kill this process when its parent ends. Returns False if it already has."""
+    """Makes the kernel kill this process when its parent ends.
+
+    Returns False if the parent has ended already.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return os.getppid() == parent
 
 
 def _prepare_to_die() -> None:
-    """Makes the OOM killer prefer this process to its worker; dumps its stacks at SIGUSR1."""
+    """Prepares this process for being ended, by signals or by the OOM killer.
+
+    The OOM killer will prefer this process to its worker. From now on, the process writes its
+    stacks to stderr when it receives SIGUSR1.
+    """
     raise_oom_score(_OOM_MORE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

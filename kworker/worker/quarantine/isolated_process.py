@@ -53,10 +53,10 @@ class ExitedProcess:
 
 
 class IsolatedProcess:
-    """A disposable process that runs suspects, as its worker controls it.
+    """Controls one disposable process, which runs suspects.
 
-    Owned by the poll thread. No call blocks. The process ends with its worker. Raises OSError if
-    the process cannot be started.
+    Owned by the poll thread of the worker. No call blocks. The process ends with the worker. Raises
+    OSError if the process cannot be started.
     """
 
     def __init__(self, setup: Setup, hands: int, command: Sequence[str] = COMMAND) -> None:
@@ -109,7 +109,10 @@ class IsolatedProcess:
         return self._slot.held()
 
     def blamed(self) -> list[Held]:
-        """Returns the running records to blame for the end: after a time-out, the overdue only."""
+        """Returns the running records that are to blame for the end of the process.
+
+        If the process was ended for a time-out, only the overdue records are to blame.
+        """
         held = self.in_hand()
         return held if self._stuck_on is None else [h for h in held if h in self._stuck_on]
 
@@ -153,7 +156,7 @@ class IsolatedProcess:
             send_signal(self.pid, signal.SIGKILL)
 
     def turn(self, now: float) -> None:
-        """Sends the process the signals that are due by its exit plan."""
+        """Sends the signals that are due now, if the process is to end."""
         for signum in self._exit_plan.due(now):
             send_signal(self.pid, signum)
 

@@ -37,7 +37,7 @@ class KnownSuspects:
     def of(self, record: Record) -> Suspect:
         """Returns the suspect for a record.
 
-        If its file was removed meanwhile, the number of processes that it ended is 0.
+        If the record was removed from the suspects meanwhile, returns a new suspect with 0 deaths.
         """
         place = record.source.place
         return self._all.get(place) or Suspect(place, "crash")

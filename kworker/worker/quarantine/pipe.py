@@ -37,12 +37,15 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class HandlersReady:
-    """The message of an isolated process that has loaded its handlers."""
+    """By this message an isolated process tells its worker that the handlers are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """The message of an isolated process that cannot load its handlers, and exits."""
+    """By this message an isolated process tells its worker that the handlers cannot be loaded.
+
+    The process exits after the message.
+    """
 
     problem: str
 
@@ -66,7 +69,9 @@ def frame(message: PipeMessage) -> bytes:
     """Returns a message as bytes for the pipe. Raises OverflowError if it is too large."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     if len(data) > FRAME_BYTES_MAX:
-        raise OverflowError(f"a message of {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
+        raise OverflowError(
+            f"a message of {len(data)} bytes cannot be sent; the limit is {FRAME_BYTES_MAX} bytes"
+        )
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
@@ -86,7 +91,10 @@ class Frames:
         while len(received) >= _LENGTH_BYTES:
             length = int.from_bytes(received[:_LENGTH_BYTES], "little")
             if length > FRAME_BYTES_MAX:
-                raise ProtocolError(f"a message of {length} bytes, the limit is {FRAME_BYTES_MAX}")
+                raise ProtocolError(
+                    f"a message of {length} bytes is announced, but the limit is {FRAME_BYTES_MAX}"
+                    " bytes; has a handler written into the pipe?"
+                )
             end = _LENGTH_BYTES + length
             if len(received) < end:
                 break

@@ -132,7 +132,10 @@ class Quarantine:
         return decided
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
-        """Removes and returns the suspects of the partitions in `going` that do not run."""
+        """Removes and returns the suspects that belong to partitions in `going`.
+
+        Suspects that are running stay.
+        """
         waiting = [n for n in self._records if n not in self._trial.running]
         return [self._forget(n) for n in waiting if self._records[n].partition in going]
 
@@ -169,7 +172,10 @@ class Quarantine:
     # -- while the process lives ------------------------------------------------------
 
     def _go_on(self, now: float) -> None:
-        """Begins the next run, and starts or ends the process for it. Called when nothing runs."""
+        """Starts the process, gives it the next suspect, or ends it if it was idle for a while.
+
+        Called when no suspect runs.
+        """
         process, wanted = self._process, self._accepting and self._trial.waiting
         if process is None:
             if wanted and now >= self._start_at:

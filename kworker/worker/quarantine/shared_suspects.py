@@ -70,7 +70,7 @@ class SharedSuspects:
         self._exchange_at = now + _EVERY_S
 
     def end(self) -> None:
-        """Removes from Redis the suspects named to `settle` since the last exchange.
+        """Removes from Redis the suspects that were given to `settle` since the last exchange.
 
         Makes up to three calls. Raises `Unreachable`.
         """
@@ -109,7 +109,10 @@ class SharedSuspects:
 
 
 def _leads(suspect: Suspect, others: Mapping[SourcePosition, Suspect], by: int = 0) -> bool:
-    """Returns True if `others` has no such suspect, or one with at least `by` fewer deaths."""
+    """Returns True if `others` lacks this suspect, or knows of fewer deaths.
+
+    The difference must be at least `by`. If `by` is 0, equal numbers are enough.
+    """
     other = others.get(suspect.place)
     return other is None or suspect.deaths >= other.deaths + by
 

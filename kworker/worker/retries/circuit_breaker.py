@@ -16,7 +16,11 @@ _APART_S = 1.0  # and does not open the circuit so soon after a success.
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """The time at which `Unavailable` last named a dependency, and the successes until then."""
+    """What is known of a dependency that `Unavailable` has named.
+
+    `at` is the last time that it was named. `successes` is the number of records that had succeeded
+    by then.
+    """
 
     at: float
     successes: int
@@ -30,11 +34,11 @@ class CircuitBreaker:
     are running end as they may. Then one record every five seconds runs as a probe, each time
     another record if there is one. A probe that succeeds closes the circuit.
 
-    If other records have succeeded since a dependency was last named, the dependency seems to
-    concern only a few records. These run again some seconds later, and the circuit stays closed.
-    Several of these records may also come in a row, with no success between them. So a dependency
-    that was found three times to concern only a few records opens the circuit only after a second
-    without any success.
+    If other records have succeeded since a dependency was last named, the dependency seems to be
+    unavailable to a few records only. Then the circuit stays closed, and these few records run
+    again some seconds later. Several of them may come in a row, with no success between them.
+    Therefore, after this was found three times for a dependency, the dependency opens the circuit
+    only after a second without any success.
     """
 
     def __init__(self) -> None:
@@ -68,7 +72,7 @@ class CircuitBreaker:
     def _count_raise(self, name: str, now: float) -> bool:
         """Counts an `Unavailable` that names the dependency `name`.
 
-        Returns True if that dependency seems to concern only a few records.
+        Returns True if that dependency seems to be unavailable to a few records only.
         """
         last = self._raised.pop(name, None)
         if last is None or now - last.at > _FORGET_S:
@@ -113,7 +117,10 @@ class CircuitBreaker:
         return self._probe
 
     def let_go(self) -> list[Record]:
-        """Removes and returns all waiting records, last those that raised `Unavailable`."""
+        """Removes and returns all waiting records.
+
+        Those that raised `Unavailable` come last.
+        """
         waited = [*self._aside, *self._raisers]
         self._raisers.clear()
         self._aside.clear()

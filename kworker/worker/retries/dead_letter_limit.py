@@ -12,9 +12,10 @@ _SETTING = re.compile(r"(\d+)% of (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimitPolicy:
-    """The settings of the limit on dead letters, beyond which they are held back.
+    """The settings of the limit on dead letters.
 
-    The limit is exceeded if over `share` of the last `window` final outcomes are dead letters.
+    If more than `share` of the last `window` final outcomes are dead letters, the limit is
+    exceeded. Further dead letters are held back then.
     """
 
     share: float
@@ -30,10 +31,11 @@ class DeadLetterLimitPolicy:
 
 
 class DeadLetterLimit:
-    """Limits the share of dead letters among the last final outcomes of one worker.
+    """Holds dead letters back while one worker makes too many of them.
 
-    The limit opens when this share is exceeded. While it is open, records that fail for good are
-    held and tried again. Owned by the poll thread.
+    The limit works like a circuit breaker. It opens when too large a share of the last final
+    outcomes are dead letters. While it is open, records that fail for good are held and tried
+    again. Owned by the poll thread.
     """
 
     def __init__(self, policy: DeadLetterLimitPolicy) -> None:

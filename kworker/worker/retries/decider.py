@@ -29,7 +29,7 @@ Verdict = RetryScheduled | DeadLettered | float
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A record that failed for good, and is held because the dead-letter limit is open."""
+    """A record that failed for good, but is held because there are too many dead letters."""
 
     record: Record
     failure: Failure
@@ -41,7 +41,7 @@ class RetryDecider:
 
     It asks the retry policy, the circuit breakers and the dead-letter limit, and builds the
     outputs. Owned by the poll thread. While a record waits in memory, the later records of its key
-    wait, too. `wake` returns the records that waited for the dead-letter limit or for a circuit.
+    wait, too. `wake` returns the waiting records that are to run now.
     """
 
     def __init__(
@@ -84,7 +84,11 @@ class RetryDecider:
                 return self._die(record, failure.with_stack(error), reason, now)
 
     def succeeded(self, records: list[Record]) -> None:
-        """Counts records that succeeded. If a breaker closes, `wake` returns what waited for it."""
+        """Counts records that succeeded.
+
+        If this ends the hold on dead letters, or closes a circuit, `wake` returns the records that
+        waited for that.
+        """
         if self._breaker is not None:
             self._breaker.succeeded(len(records))
             if self._held and not self._breaker.open:
@@ -184,7 +188,7 @@ class RetryDecider:
         return woken
 
     def accept_dead(self, now: float) -> list[Record]:
-        """Closes the dead-letter limit, makes the held records dead letters, and returns them.
+        """Lets dead letters pass again: makes the held records dead letters, and returns them.
 
         The caller takes these records out of the queues in which they wait.
         """

@@ -12,7 +12,10 @@ _LOG = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FailureLogPolicy:
-    """The most log lines of a kind in a window. The next window logs how many more there were."""
+    """Limits the log lines of one kind to `lines` in a window of `window_s` seconds.
+
+    Further lines are withheld. When the next window begins, their number is logged.
+    """
 
     lines: int = 20
     window_s: float = 10.0

@@ -40,7 +40,10 @@ class FailureOutputs:
     def retry(
         self, record: Record, failure: Failure, delay_s: float, attempt: int, due_ms: int
     ) -> Output:
-        """Returns the retry, a record for a delay topic. Its run `attempt` is due at `due_ms`."""
+        """Returns the output for a delay topic, by which the record runs again.
+
+        That run has the number `attempt`, and is due at `due_ms`.
+        """
         topic = self._retry_topic(delay_s)
         source = record.source
         own: HeaderList = [

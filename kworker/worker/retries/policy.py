@@ -35,7 +35,11 @@ class GiveUpRetrying:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The settings of retries: n delays, n + 1 runs; no retry of exceptions named in `never`."""
+    """The settings of retries.
+
+    `delays_s` has the delay before each retry, so a record runs once more than there are delays. A
+    run that raised an exception named in `never` is not retried.
+    """
 
     delays_s: tuple[float, ...]
     never: frozenset[str] = frozenset()

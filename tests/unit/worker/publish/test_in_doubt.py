@@ -78,7 +78,8 @@ def test_the_last_words_name_the_id_and_what_to_do() -> None:
         tired.judge(FENCED, None, OLD)
     assert str(old.value) == (
         "another process took the transactional id orders-here-0 1 times within 60 s: end that"
-        " process, or give each copy of the service its own `instance`, then start again"
+        " process, or give each copy of the service its own `instance`, then start again; Kafka"
+        " lets only one process use an id"
     )
     young = fences()
     young.judge(FENCED, None, BEGAN)
