@@ -85,7 +85,7 @@ def test_a_stranger_with_our_transactional_ids_costs_only_time(
 def _have_heard(struck: Service, ids: list[str], times: int) -> bool:
     """Whether it has said so often of each that it was taken."""
     said = [line for line in struck.said().splitlines() if TAKEN in line]
-    return all(sum(f"id {each}:" in line for line in said) >= times for each in ids)
+    return all(sum(f"id {each};" in line for line in said) >= times for each in ids)
 
 
 def _are_written(bootstrap: str, results: str, count: int) -> bool:
