@@ -125,4 +125,4 @@ def _as_text(found: Any) -> str:
     try:
         return json.dumps(found, sort_keys=True, separators=(",", ":"))
     except (ValueError, RecursionError):
-        raise NoId("the field with the id is nested too deeply") from None
+        raise NoId("the value of the id field has too many levels of nesting to be an id") from None

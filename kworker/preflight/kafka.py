@@ -145,7 +145,7 @@ def _small_results(
     return [
         Finding(
             config.delivery.results,
-            f"{BYTES_MAX} is {results}, less than the {records} of a source topic",
+            f"{BYTES_MAX} of this topic is {results}, but of the largest source topic {records}",
             "raise it, if a result may be as large as its record",
             ExitCode.OK,
         )

@@ -125,13 +125,13 @@ def _lost_offsets(config: Config, gone: Sequence[tuple[str, int]]) -> Finding:
     If `gone` is empty, the group has lost its positions in all partitions.
     """
     of_these = f" of {', '.join(f'{topic}/{number}' for topic, number in gone)}" if gone else ""
-    each = "; for each of them, with --topic and --partition" if gone else ""
+    each = " in each of these partitions (--topic, --partition)" if gone else ""
     return Finding(
         "source.start",
         f"the group {config.name} ran before and has no positions{of_these} now: they expired or"
         " were deleted, or its source topics were deleted and made again",
-        f"choose where to go on with kworker offsets reset{each}, or, to begin as at a first start,"
-        f" remove {GroupNote(config.state_dir).path}",
+        f"run `kworker offsets reset` to choose where the group goes on{each}; or remove"
+        f" {GroupNote(config.state_dir).path} to begin as at a first start",
         ExitCode.UNREACHABLE,
     )
 

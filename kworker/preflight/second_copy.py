@@ -76,7 +76,7 @@ def here(config: Config, other: LockHolder) -> list[Finding]:
             _KEY,
             f"{config.name} runs on this host already as instance {config.instance}, {as_pid},"
             f" {with_file}",
-            "stop that one, or give this copy another instance",
+            "stop that copy, or give this one another name as its `instance`",
             ExitCode.ALREADY_RUNNING,
         )
     ]
@@ -116,6 +116,6 @@ def _members(config: Config, admin: "Admin") -> Iterator[Finding]:
                     _KEY,
                     f"{config.instance} is in use: {member.instance_id} is a member of the group"
                     f" {group} from the host {member.host} (client id {member.client_id})",
-                    "stop that one, or give this copy another instance",
+                    "stop that copy, or give this one another name as its `instance`",
                     ExitCode.ALREADY_RUNNING,
                 )

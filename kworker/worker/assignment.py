@@ -123,7 +123,7 @@ class Assignment:
         return {topic for topic, _ in self.partitions} | self._missing
 
     def made_again(self, ids: Mapping[str, str]) -> list[str]:
-        """Returns topics created (again) after they were assigned. `ids` are the present ids."""
+        """Returns assigned topics that have another id in `ids` now: they were created again."""
         known = {topic: self._known[topic] for topic, _ in self.partitions}
         others = {t for t, one in known.items() if ids.get(t, one.topic_id) != one.topic_id}
         return sorted(others | (self._missing & ids.keys()))

@@ -56,7 +56,8 @@ def test_a_second_copy_on_the_host_is_refused(
             assert two.exit_code() == 73
             refusal = (
                 f"instance: {one.name} runs on this host already as instance here, as pid"
-                f" {one.pid}, with {one.config}; stop that one, or give this copy another instance"
+                f" {one.pid}, with {one.config}; stop that copy, or give this one another name as"
+                " its `instance`"
             )
             assert f"kworker: {refusal}\n" in two.said()
             told = two.command("check", "--online")
@@ -106,7 +107,7 @@ def test_a_copy_on_another_host_is_refused_while_the_first_lives(
             )
             assert f"waiting: {refusal}" in two.said()
             assert MAYBE_DEAD in two.said()
-            step = "; stop that one, or give this copy another instance\n"
+            step = "; stop that copy, or give this one another name as its `instance`\n"
             assert f"kworker: {refusal}{step}" in two.said()
             assert told.returncode == 73, told.stdout
             assert refusal in told.stdout

@@ -52,7 +52,7 @@ def test_a_second_copy_is_refused_before_it_starts_anything(copy: Copy):
     assert (
         "kworker: instance: orders runs on this host already as instance test,"
         f" as pid {first.pid}, with {first.folder / 'kworker.toml'};"
-        " stop that one, or give this copy another instance"
+        " stop that copy, or give this one another name as its `instance`"
     ) in second.said()
     assert second.births() == second.births(of="delay-births") == []
     assert first.running() == before

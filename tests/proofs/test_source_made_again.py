@@ -139,7 +139,7 @@ def test_a_source_recreated_unread_waits_for_a_person(
         reading.start()
         [reason] = eventually(lambda: reading.status().get("reasons"), timeout_s=30)
         assert "its source topics were deleted and made again" in reason
-        assert "choose where to go on with kworker offsets reset" in reason
+        assert "run `kworker offsets reset` to choose where the group goes on" in reason
         assert reading.state() == "waiting"
         assert reading.stop() == 0
         told = reading.command("offsets", "reset", "--to", "earliest")

@@ -75,8 +75,8 @@ def make_batching(reference: str, target: Any, function: Any, mark: BatchMark) -
     two = len(parameters) == 2
     if two and model is None:
         raise ConfigError(
-            f"handler: {reference}: expected a list of messages, a list of models, or both:"
-            " first the list of models, then the list of messages"
+            f"handler: {reference}: a batch handler takes one list, of messages or of pydantic"
+            " models; or two lists: of the models, then of their messages"
         )
 
     def item(message: Message) -> Any:

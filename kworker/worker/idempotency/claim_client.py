@@ -141,7 +141,10 @@ class ClaimClient:
         return [*ready, *fresh, *asked]
 
     def close(self, partition: Partition) -> list[Record]:
-        """Gives up the records of a closed partition, releases their claims, and returns none."""
+        """Drops the records of a closed partition that wait here, and releases their claims.
+
+        Returns an empty list, since no claim is left to be released.
+        """
         self.withdraw((partition,))
         return []
 

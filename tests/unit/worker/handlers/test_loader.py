@@ -352,7 +352,7 @@ def test_batch_and_plain_handlers_share_a_process(load: Load) -> None:
         ("@batch\ndef handler(messages): ...\n", "cannot import .*TypeError"),
         ("@batch(size=2001)\ndef handler(messages): ...\n", "workers.in_flight is 2000"),
         (ORDER + "@batch()\ndef handler(order: Order): ...\n", r"takes list\[Order\]"),
-        ("@batch()\ndef handler(a, b): ...\n", "expected a list of messages"),
+        ("@batch()\ndef handler(a, b): ...\n", "takes one list, of messages or of pydantic models"),
         ("def handler(messages: list[Message]): ...\n", r"decorated with @batch\(\)"),
     ],
 )
