@@ -244,7 +244,10 @@ class Record:
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
 
     def stand_for(self, again: "Record") -> None:
-        """Takes the place of `again`, the same record redelivered in a later assignment."""
+        """Makes this record, which ran on after a revoke, the one of the later assignment.
+
+        `again`, its redelivery there, does not run: this record gets its partition and lane.
+        """
         again.source_lanes.replace(again, self)
         self.partition, self.lane = again.partition, again.lane
         self.source_lanes = again.source_lanes

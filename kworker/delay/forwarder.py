@@ -87,7 +87,8 @@ class Forwarder:
             self._transactor.commit()
         except KafkaRequestError as refused:
             _LOG.warning(
-                "a transaction failed; reading the committed positions to see if it was committed",
+                "a transaction failed; reading the committed positions to see if it was"
+                " committed after all",
                 error=str(refused),
             )
             self._discard()

@@ -117,8 +117,8 @@ class Rejections:
             del self._known[place]
             if self.undo(place):  # False in the other workers, so that one of them logs it
                 _LOG.warning(
-                    "no worker has had a record in hand for a day after kworker reject; the"
-                    " rejection ends",
+                    "the rejected record has not reached a worker for a day; its rejection is"
+                    " removed",
                     record="{}:{}:{}".format(*place),
                 )
 

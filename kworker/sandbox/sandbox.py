@@ -57,8 +57,8 @@ class Sandbox:
     def up(self) -> list[str]:
         """Starts the servers that do not run; returns their names once all servers answer.
 
-        Raises `KworkerError` with the last output of a server that does not start. The servers that
-        this call has started are then stopped.
+        If a server does not start, stops those that this call has started, and raises
+        `KworkerError` with the last output of that server.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(), ExitStack() as undo:

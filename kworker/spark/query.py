@@ -209,7 +209,8 @@ class TableQuery:
         if self._resize():
             records, size = self.progress.last
             _LOG.info(
-                "results differ in size from the estimate; the query restarts with other limits",
+                "results differ in size from the estimate; the query restarts with other batch"
+                " limits",
                 table=self.progress.name,
                 records=records,
                 bytes=size,

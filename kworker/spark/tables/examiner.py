@@ -127,8 +127,8 @@ class Examiner:
                 self._set_aside(batch, records, found)
         except (*CALL_FAILED, ValueError) as problem:
             _LOG.warning(
-                "the results on which the table's transform fails cannot be found; the batch is"
-                " tried again",
+                "the results on which the table's transform fails cannot be singled out;"
+                " the batch is tried again",
                 table=self._table.name,
                 reason=reason(problem),
             )

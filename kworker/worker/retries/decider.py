@@ -146,7 +146,7 @@ class RetryDecider:
         if self._breaker.open:
             _LOG.error(
                 "the dead-letter breaker opens, because too many records fail for good; further"
-                " ones are held in memory and tried again"
+                " such records are held in memory and tried again"
             )
         return self._dead_letter(record, failure, reason, now)
 
