@@ -121,7 +121,10 @@ def leader_group(config: Settings) -> str:
 
 
 def leader_properties(config: Config) -> Properties:
-    """Returns the properties of the consumer with which a Spark job can become the leader."""
+    """Returns the properties of the consumer by which a service's Spark jobs elect a leader.
+
+    Only the leader writes the tables.
+    """
     given = {**_LEADER_DEFAULTS, **config.kafka.common, **config.kafka.consumer}
     given.pop("group.remote.assignor", None)  # a property of the newer protocol
     return {

@@ -251,7 +251,7 @@ def _close(handlers: Handlers) -> None:
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; the replay is done
         problem = str(Failure.of(error))
-        _LOG.warning("the handler's close() failed; the replay ends all the same", error=problem)
+        _LOG.warning("the handler's close() failed; the result of the replay stands", error=problem)
 
 
 def _consumer_properties(config: Config) -> Properties:

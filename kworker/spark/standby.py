@@ -45,7 +45,7 @@ class Standby:
             if not reported:
                 holder = self._lease.holder()
                 _LOG.info(
-                    "standby: another process has the checkpoints",
+                    "standby: another process holds the checkpoints",
                     holder=str(holder or "not known"),
                 )
                 reported = True

@@ -166,7 +166,7 @@ class Intake:
             self._add(partition, raws, offsets)
 
     def _read_again(self, topic: str) -> None:
-        """Drops the problem of a topic that can be read again."""
+        """Forgets the error of a topic that could not be read, and now can be."""
         if self.problems:
             self.problems.pop(f"source {topic}", None)
 

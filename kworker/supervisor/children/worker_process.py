@@ -87,7 +87,7 @@ class WorkerProcess:
 
     @property
     def running(self) -> bool:
-        """True if the process has joined its group, takes records and is not requested to end."""
+        """True if the process has joined its group, takes records and has not been told to end."""
         return self.alive and self.phase is Phase.RUNNING and self.exit_request is ExitRequest.NONE
 
     def begin_life(self, pid: int, now: float) -> None:
