@@ -117,8 +117,8 @@ class Rejections:
             del self._known[place]
             if self.undo(place):  # False in the other workers, so that one of them logs it
                 _LOG.warning(
-                    "the rejected record has not reached a worker for a day; its rejection is"
-                    " removed",
+                    "a record that an operator rejected has not reached a worker for a day; it"
+                    " counts as rejected no more",
                     record="{}:{}:{}".format(*place),
                 )
 

@@ -149,7 +149,7 @@ class Sandbox:
             while not _try_lock(folder):
                 if time.monotonic() > deadline:
                     raise AlreadyRunning(
-                        f"another command changes the sandbox in {self.folder}: try again later"
+                        f"another command is changing the sandbox in {self.folder}: try again later"
                     )
                 time.sleep(process.POLL_S)
             yield

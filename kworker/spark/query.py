@@ -103,7 +103,7 @@ class TableQuery:
         )
 
     def restart(self) -> None:
-        """Stops the query; a later turn starts it again and checks its checkpoint."""
+        """Stops the query; a later `turn` of it checks its checkpoint and starts it again."""
         if self._query is not None:
             self._stop(self._query)
             self._query = None

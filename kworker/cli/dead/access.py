@@ -94,8 +94,8 @@ def target(found: Access, to: str | None) -> tuple[Requeue | OtherTopic, int | N
         return found.requeue(), None if fits else limit
     if to in own_topics(config) and to != config.delivery.results:
         raise UsageError(
-            f"--to {to}: kworker writes this topic itself; name another topic, or leave out --to"
-            " to run the records again"
+            f"--to {to}: kworker writes this topic itself; name another topic; to run the"
+            " records again, leave out --to"
         )
     return OtherTopic(to), found.bytes_max(to)
 

@@ -115,7 +115,7 @@ class DelayChild:
         elif code == ExitCode.ALREADY_RUNNING:
             _LOG.error(
                 "the delay process was fenced by another process with its identity: the service"
-                " ends; give each copy its own `instance`"
+                " ends; give each copy of the service its own `instance`"
             )
             return ExitCode.ALREADY_RUNNING
         else:

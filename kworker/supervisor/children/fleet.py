@@ -273,5 +273,5 @@ class Fleet:
 _FATAL_EXITS = {
     ExitCode.CONFIG: "worker {} cannot run with this configuration: the service ends, fix it first",
     ExitCode.ALREADY_RUNNING: "worker {} was fenced by another process with its identity: the"
-    " service ends; give each copy its own `instance`",
+    " service ends; give each copy of the service its own `instance`",
 }
