@@ -40,7 +40,7 @@ def schema() -> None:
 
 
 def masked(config: Config) -> dict[str, Any]:
-    """Returns the configuration with the keys of kworker.toml, and with secrets masked."""
+    """Returns the configuration, keys named as in kworker.toml, with secrets masked."""
     data = config.model_dump(mode="json", by_alias=True, exclude={"file", "secret_keys"})
     kafka = data["kafka"]
     data["kafka"] = {**kafka.pop("common"), **{k: v for k, v in kafka.items() if v}}

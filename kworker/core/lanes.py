@@ -221,11 +221,10 @@ class Lanes:
         return self._drop(partition, out=False)
 
     def close(self, partition: Partition) -> Dropped:
-        """Removes a partition's waiting and parked records; frees the lanes of its running records.
+        """Removes and returns a partition's waiting and parked records.
 
-        A lane in which a record of another partition runs stays blocked. In all other lanes, the
-        records of other partitions need not wait for this partition's records any more.
-        `OrphanedRuns` follows handlers that still run.
+        Its running records go on (`OrphanedRuns` follows them) but block no lane any more: a record
+        of another partition in the same lane may run at once, unless one such runs already.
         """
         dropped = self._drop(partition, out=True)
         self._guests.pop(partition, None)
