@@ -106,7 +106,7 @@ class AdminConnection:
         """
         # The client resolves it within the request's own time; the margin is for its thread.
         if not wait([future], self._timeout_s + 5).done:
-            raise self._unreachable("the client has received neither an answer nor an error")
+            raise self._unreachable(f"no answer to a request within {self._timeout_s:g} s")
         return future.result()
 
     def _converted(self, error: KafkaException) -> KworkerError:

@@ -117,9 +117,9 @@ class Candidacy:
         self._roster = None
 
     def lost(self) -> None:
-        """Ends the lease, because the client believes that its session is over.
+        """Ends this member's lease of the leadership: the client believes its session is over.
 
-        If the group accepts another claim of this member, the lease is renewed.
+        If the group still accepts a commit by which this member claims to lead, it leads again.
         """
         self.revoked()
         if self._until is not None:

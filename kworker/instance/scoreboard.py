@@ -121,7 +121,7 @@ class Hand:
         return self.words[self.since_at] != 0
 
     def reset(self) -> None:
-        """Clears the record and the thread, before the next worker uses the slot."""
+        """Clears all words of this handler thread, before the next worker uses the slot."""
         self.clear()
         self.words[self.since_at] = self.words[self._thread_at] = 0
 

@@ -64,7 +64,7 @@ class SessionOpener:
                 raise
             classes.refused()
         _LOG.info(
-            "Spark's JVM does not start with its archive of classes (CDS); starting it without it"
+            "Spark's JVM does not start with its class archive (CDS); starting without the archive"
         )
         self._classes = None
         return open_session(self._config, archives, self._lease, self.missing)
