@@ -99,7 +99,10 @@ class Envelope:
 
     @classmethod
     def open(cls, headers: Iterable[tuple[str, bytes | None]]) -> "Envelope":
-        """Reads the headers of a record in a retry, requeue or dead-letter topic. Raises Forged."""
+        """Reads the headers of a record in a delay, requeue or dead-letter topic.
+
+        Raises Forged if kworker's headers among them are missing, or not as kworker writes them.
+        """
         own: dict[str, bytes] = {}
         carried: HeaderList = []
         for name, value in headers:

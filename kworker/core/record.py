@@ -280,8 +280,8 @@ class Record:
     def __call__(self, error: object, message: object) -> None:
         """Stores the delivery report of an output that Kafka refused.
 
-        The record itself is the producer's callback: a bound method for each would be one object
-        more.
+        The record itself is the producer's callback: a bound method for each record would be
+        one object more.
         """
         self.failed_deliveries = (*self.failed_deliveries, (error, message))
 
