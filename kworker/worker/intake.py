@@ -54,7 +54,11 @@ class Taking(Assigning, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IntakePolicy:
-    """The requeue topic, the test for source topics, and the maximum age of a new record."""
+    """The settings of the intake.
+
+    They name the requeue topic, tell which topics are source topics, and limit the age of new
+    records.
+    """
 
     requeue: str = ""
     is_source: Callable[[str], bool] = lambda _topic: True
@@ -208,7 +212,10 @@ class Intake:
         return [record for i, record in enumerate(records) if i not in raised]
 
     def _join_sources(self, records: list[Record]) -> None:
-        """Queues records of the requeue topic with records of the same source partition and key."""
+        """Puts each record of the requeue topic into the queue of its source partition and key.
+
+        A record with forged or unreadable headers fails instead.
+        """
         for record in records:
             try:
                 envelope = Envelope.open(record.raw.headers() or ())

@@ -20,9 +20,9 @@ class EndedRuns(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A run of the record that began before a rebalance and has ended.
+    """A run that began before a rebalance and has ended.
 
-    The record was redelivered after the rebalance.
+    The record of this run was delivered again after the rebalance.
     """
 
     run: Record
@@ -104,8 +104,8 @@ class OrphanedRuns:
     def returned(self, owned: Collection[Partition]) -> None:
         """Notes the partitions that this member owns after a new assignment.
 
-        Drops outcomes of ended runs that cannot be used any more. Their partition is not owned
-        here, their record is already done, or their topic was deleted and created again.
+        Drops useless outcomes of ended runs. An outcome is useless if its partition is not owned
+        here, if its record is already done, or if its topic was deleted and created again.
         """
         self._here = {_at(partition): partition for partition in owned}
         for lane in self._lanes.values():
@@ -145,9 +145,9 @@ class OrphanedRuns:
         return LANE_BUSY if lane.going else None
 
     def adopt(self, finished: FinishedRun, record: Record) -> Record:
-        """Uses the outcome of a finished run for the redelivery of its record.
+        """Uses the outcome of a finished run for `record`, a redelivery of the run's own record.
 
-        Returns the record of the finished run, which takes the place of `record`.
+        Returns the run's own record, to be used in place of `record`.
         """
         self._adopt(finished.run, record, self._lanes[_name(record)])
         self._prune()
@@ -188,7 +188,8 @@ class OrphanedRuns:
     def ended(self, records: Iterable[Record]) -> EndedRuns:
         """Sorts records whose runs ended after their partitions were revoked.
 
-        An outcome is adopted, kept here, or useless. Records that waited for the runs are freed.
+        A record is returned as adopted or useless, or its outcome is kept here for the redelivery.
+        Records that waited for these runs are returned as freed: they may run now.
         """
         ends = EndedRuns([], [], [])
         for record in records:
@@ -246,7 +247,7 @@ def _position(record: Record) -> tuple[str, int, int]:
 
 
 def _same(records: Iterable[Record], record: Record) -> Record | None:
-    """Returns the one of `records` that has the position of `record`; None without one."""
+    """Returns the record in `records` with the position of `record`; None if there is none."""
     return next((one for one in records if _position(one) == _position(record)), None)
 
 

@@ -218,7 +218,7 @@ class PollLoop:
     # -- answers of the brokers -------------------------------------------------------
 
     def take_end_offsets(self, ends: Mapping[PartitionId, int]) -> None:
-        """Takes the end offsets that the brokers reported; empty if no broker answered."""
+        """Stores the end offsets that brokers reported. `ends` is empty if no broker answered."""
         for at, end in ends.items():
             partition = self._owned.get(at)
             if partition and not self._intake.stopped(at):
@@ -238,8 +238,8 @@ class PollLoop:
     def check_topic_ids(self, ids: Mapping[str, str]) -> None:
         """Rejoins the group if a source topic was deleted and created again.
 
-        `ids` has the present ids of topics, which show this. Such a topic has other records at each
-        offset, but the client would go on at the old offset as if nothing had happened.
+        `ids` maps topics to their present ids. A topic that was created again has a new id, and
+        other records at each offset. Without a rejoin, the client would go on at the old offset.
         """
         again = self.assignment.made_again(ids)
         if again and not self.flow.stopped:
@@ -250,7 +250,7 @@ class PollLoop:
             self.rejoin("a topic was deleted and made again")
 
     def accept_dead(self) -> None:
-        """Lets records that the dead-letter limit holds back become dead letters."""
+        """Makes dead letters of the records that the dead-letter limit holds back."""
         self.settlement.accept_dead()
 
     def _watch_membership(self, now: float) -> None:

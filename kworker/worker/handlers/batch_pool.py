@@ -31,7 +31,7 @@ class BatchRunners(Protocol):
 
 
 class BatchPool:
-    """Buffers the records of each batch handler, and has `runners` run full or overdue batches.
+    """Collects the records of each batch handler into batches, which `runners` run.
 
     A batch begins when it is full, or when its oldest record has waited for the handler's `wait`.
     If several batches are due, the one with the oldest record begins first. A batch takes one of
@@ -78,7 +78,10 @@ class BatchPool:
         return 0.0 if len(self._running) < self._runners.most else SLACK_S
 
     def reclaim(self, now: float) -> list[Record]:
-        """Begins the batches that are due; returns []. Called at each turn of the poll thread."""
+        """Begins the batches that are due. Called at each turn of the poll thread.
+
+        Returns an empty list, because no record is taken back.
+        """
         self._begin(now)
         return []
 

@@ -28,11 +28,12 @@ class HandlerBatch:
     """A batch of records for one handler, until each record has its outcome.
 
     Made by the poll thread, then used by the thread or coroutine that runs it. Each record has one
-    of `hands`, an entry of the scoreboard that notes the record while it runs, because any of them
-    may kill the process. If `batching` is None, the batch is a single record: either its handler
-    takes one record at a time, or the record is for the `dead` method of its handler. The poll
-    thread may withdraw a batch that has not begun: `take` returns the records to its first caller
-    only, either the poll thread or the runner.
+    of `hands`, an entry of the scoreboard. The entry names the record while a call with that record
+    runs. If the process dies, every record that is named there becomes a suspect. If `batching` is
+    None, the batch is a single record: either its handler takes one record at a time, or the record
+    is for the `dead` method of its handler. The poll thread may withdraw a batch that has not
+    begun: `take` returns the records to its first caller only, either the poll thread or the
+    runner.
     """
 
     def __init__(

@@ -83,8 +83,8 @@ def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
 def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: int) -> Invoke:
     """Returns a function like `run_one` that also calls handlers' `dead` methods.
 
-    A record with `on_dead` set becomes a dead letter: its handler's `dead` is called, and not the
-    handler again.
+    A record with `on_dead` set becomes a dead letter. For such a record, the `dead` method of its
+    handler is called instead of the handler.
     """
 
     def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
@@ -106,8 +106,8 @@ def _with_async_on_dead(
 ) -> AsyncInvoke:
     """Returns a coroutine function like `run_one` that also calls handlers' `dead` methods.
 
-    A record with `on_dead` set becomes a dead letter: its handler's `dead` is called, and not the
-    handler again. `dead` may return an awaitable.
+    A record with `on_dead` set becomes a dead letter. For such a record, the `dead` method of its
+    handler is called instead of the handler. `dead` may return an awaitable.
     """
 
     async def run_or_call_dead(record: Record, began_ns: int) -> Outcome:

@@ -109,7 +109,10 @@ def one_by_one(batching: Batching, is_async: bool) -> Call:
 
 
 def decode(model: type[BaseModel], message: Message) -> BaseModel:
-    """Decodes a message's value. Raises Undecodable, whose text must not contain the value."""
+    """Decodes a message's value. Raises Undecodable if the value does not fit `model`.
+
+    The text of the exception does not quote the value.
+    """
     try:
         return model.model_validate_json(message.value or b"null")
     except ValidationError as error:

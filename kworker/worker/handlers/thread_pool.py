@@ -163,7 +163,7 @@ class ThreadPool:
         return self._handed - sum(self._finished) - self._stuck
 
     def _useful(self) -> int:
-        """Returns the most runs (deques of records) that may be queued or running at once.
+        """Returns the maximum number of runs (deques of records) that are queued or running.
 
         Each thread that the handlers can make use of gets two: one runs, and one waits.
         """

@@ -169,7 +169,7 @@ class ClaimClient:
         """Stores in Redis the results of runs that ended after their partitions were revoked.
 
         The next owner of a partition publishes these results. If a run failed, or its results are
-        too large for that, its claim is released instead, and the next owner runs the record again.
+        too large to be stored, its claim is released. Then the next owner runs the record again.
         """
         for record in records:
             if (packed := _packed(record)) is None:

@@ -94,7 +94,7 @@ class ClaimTable:
 
     @property
     def is_asking(self) -> bool:
-        """True if requests for claims wait for Redis."""
+        """True if a request for a claim has no answer from Redis yet."""
         return bool(self._asks)
 
     def enter(self, batch: ClaimBatch) -> None:
@@ -116,7 +116,10 @@ class ClaimTable:
         )
 
     def apply(self, ask: Exchange, answer: Answer) -> None:
-        """Applies an answer. The claims of dead owners are requested again, as takeovers."""
+        """Grants or refuses the requested claims, as Redis's `answer` to the call `ask` says.
+
+        A claim that a dead owner holds is requested again, as a takeover.
+        """
         asks, again = self._asks, {}
         self._takeovers, self._known_gone = {}, {}
         for index, state in answer.refused.items():
@@ -128,9 +131,9 @@ class ClaimTable:
         self._asks = again
 
     def grant_unprotected(self) -> None:
-        """Lets all records that wait for a claim run without one.
+        """Lets every waiting record run, although Redis has not granted its claim.
 
-        A record whose event is known to be done does not run.
+        A record does not run if its event is known to be done.
         """
         done = self._outbox.done
         for id_ in [id_ for id_ in self._asks if id_ in done]:
@@ -140,7 +143,7 @@ class ClaimTable:
         self._asks = {}
 
     def postpone(self) -> None:
-        """Answers every request as busy, so that its record is claimed again later."""
+        """Answers each open request for a claim with "busy": the claim is requested again later."""
         for record in self._asks.values():
             self._answers.busy.append((record, random.uniform(*BUSY_S)))
         self._asks = {}
@@ -246,7 +249,10 @@ class ClaimTable:
         self._answers.duplicates.append(record)
 
     def _answer(self, id_: str, record: Record, state: ClaimState) -> bool:
-        """Answers a record whose claim was refused. Returns False to request the claim again."""
+        """Answers a record whose claim was refused.
+
+        Returns False if the claim must be requested again. Then the record gets no answer yet.
+        """
         match state:
             case ClaimDone():
                 self._duplicate(record)

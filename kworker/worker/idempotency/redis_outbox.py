@@ -21,10 +21,10 @@ KEPT_MOST = 100_000  # beyond, the oldest are dropped: only `process` without Re
 class RedisOutbox:
     """Updates that Redis has not received yet.
 
-    An update says that an event is done, hands over the results of a run, or releases a claim.
-    Owned by the claims thread. Each update may be sent twice, and by any process: an event that is
-    done stays done, and the other updates name the claim that they change. So any process of the
-    instance may send the updates that an ended process left in `folder`.
+    Owned by the claims thread. An update marks an event as done, releases a claim, or stores the
+    results of a run for the next owner of its partition. An update that is sent twice does no harm,
+    and any process may send it. So the updates that an ended process left in `folder` may be sent
+    by any other process of the instance.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -88,7 +88,10 @@ class RedisOutbox:
     # -- over a restart ---------------------------------------------------------------
 
     def keep(self) -> None:
-        """Writes the remaining updates to a file for the next process; `delivered` removes it."""
+        """Writes the remaining updates to a file, for the next process to send.
+
+        Once Redis has all updates, `delivered` deletes the file.
+        """
         if not len(self):
             return
         file = self._file(self._owner)

@@ -10,7 +10,7 @@ _NO_ANSWERS = ClaimAnswers()
 
 
 class Unclaimed:
-    """Stands in for a `ClaimClient` without idempotency. Records run without a claim."""
+    """Replaces `ClaimClient` in a service without idempotency. No record needs a claim there."""
 
     keeps_outcomes = False
     pending = False
@@ -46,7 +46,7 @@ class Unclaimed:
         return []
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Does nothing, because no event is claimed. The three aliases below do the same."""
+        """Does nothing, because no event is claimed."""
 
     released = cancelled = ended_after_revoke = settled
 

@@ -13,7 +13,7 @@ from kworker.worker.publish.publisher import Publisher
 class DeliveryGuarantee(Protocol):
     """Publishes outcomes, and commits the positions that follow from them.
 
-    Owned by the poll thread. No method waits but `give_up`.
+    Owned by the poll thread. Only `give_up` blocks.
     """
 
     @property
@@ -39,7 +39,10 @@ class DeliveryGuarantee(Protocol):
         """Returns True if nothing is left to do for these partitions but `give_up`."""
 
     def turn(self, now: float) -> list[Record]:
-        """Goes on publishing; returns the records that are in Kafka now, and may be settled."""
+        """Goes on publishing. Returns records for the caller to settle.
+
+        Their outputs have become durable in Kafka since the last call.
+        """
 
     def flush(self, now: float) -> None:
         """Closes the present batch or transaction, as the commit interval is over."""
@@ -54,7 +57,10 @@ class DeliveryGuarantee(Protocol):
         """Forgets a partition that was given up or lost."""
 
     def take_dropped(self) -> list[Record]:
-        """Returns the records dropped since the last call, which their new owners will publish."""
+        """Returns records whose partitions were given up or lost before publishing was complete.
+
+        Each such record is returned only once.
+        """
 
     def brokers_answered(self, now: float, since: float) -> None:
         """Notes that the brokers have been answering other clients since `since`."""

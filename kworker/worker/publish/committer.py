@@ -40,8 +40,8 @@ class CommitPolicy:
 class Committer:
     """Commits positions, and remembers those that the group holds.
 
-    Owned by the poll thread. A partition's position is forgotten with its assignment, since another
-    member may commit a new one.
+    Owned by the poll thread. When the assignment of a partition ends, its position is forgotten,
+    since another member may commit a new one.
     """
 
     def __init__(self, consumer: Committing, policy: CommitPolicy) -> None:
@@ -59,9 +59,10 @@ class Committer:
         self.problem: str | None = None
 
     def due(self, now: float, outcomes: int, *, resting: bool = False) -> bool:
-        """Returns True if it is time to commit, after so many new `outcomes`.
+        """Returns True if it is time to commit.
 
-        `resting` says that no record is in flight, so that no more outcomes are to be expected.
+        `outcomes` is the number of outcomes since the present commit interval began. `resting` is
+        True if no record is in flight, so that no more outcomes are to be expected.
         """
         return outcomes >= self._policy.records or now >= self.due_at(outcomes, resting=resting)
 
@@ -182,7 +183,10 @@ class Committer:
         return {at: self._known[at] for at in ours if at in self._known}
 
     def commit_now(self, partitions: Collection[Partition]) -> None:
-        """Commits before partitions are given up, and waits for the answer. Does not raise."""
+        """Commits the positions of partitions that will be given up, and waits for the answer.
+
+        If the commit fails, sets `problem` and does not raise.
+        """
         if not (sent := self.to_commit(partitions)):
             return
         self.note_sent(sent, partitions)
@@ -195,7 +199,10 @@ class Committer:
         self.accept(sent)
 
     def answered(self, error: str | None) -> None:
-        """Takes the answer to the commit under way. After an error, a later commit tries again."""
+        """Handles the answer to the commit under way.
+
+        After an error, a later commit tries again.
+        """
         sent, self._sent = self._sent, None
         if error is None:
             if sent is not None:
