@@ -95,9 +95,10 @@ def fetch(
 ) -> list[Path]:
     """Returns the archives of `coordinate` and its dependencies, from the cache or the network.
 
-    With `alone`, returns only its own archive. Blocks while it downloads; a complete set needs no
-    network and no Java. Safe to call from several processes at once. Raises `Unreachable` with the
-    end of Ivy's output, `ConfigError` for a missing Java or pyspark.
+    With `alone`, returns only its own archive. If all archives are in the cache, needs neither the
+    network nor Java; if not, blocks while Ivy downloads them. Several processes may call this at
+    once. Raises `Unreachable` if the archives cannot be fetched, and `ConfigError` if pyspark is
+    missing, or Java is missing or too old.
     """
     folder = cache_folder() / "jars" / f"{coordinate.artifact}-{coordinate.version}"
     finished = _finished(folder)

@@ -96,7 +96,10 @@ class Repeats(logging.Filter):
 
 
 class _Forward(logging.Handler):
-    """Forwards lines that libraries and handlers write through `logging` to structlog."""
+    """Passes the log lines of Python's module `logging` on to structlog.
+
+    Libraries and the user's handlers write their lines with that module.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: dict[str, Any] = {"logger": record.name}

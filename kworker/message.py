@@ -99,7 +99,11 @@ class Message:
             raise Undecodable(f"the value is not JSON: {error}") from None
 
     def text(self) -> str | None:
-        """Returns the value as UTF-8; None for a null value. Raises Undecodable, as `json` does."""
+        """Returns the value decoded as UTF-8; None for a null value.
+
+        Raises Undecodable, a ValueError, if the value is not UTF-8. If the handler does not catch
+        this error, the record becomes a dead letter at once.
+        """
         value = self.value
         try:
             return None if value is None else value.decode()

@@ -116,8 +116,9 @@ class DelayLoop:
     def waiting(self) -> dict[str, tuple[int, int | None]]:
         """Returns, for each delay topic, how many records wait and when the first may leave.
 
-        The time is in ms since 1970; it is None if no record is held in memory. Records not fetched
-        yet are counted by their offsets, so that transaction markers count, too.
+        The time is in ms since 1970; it is None if no record is held in memory. Of the records that
+        are not fetched yet, only the offsets are counted. Some offsets are transaction markers, so
+        the number may be too high.
         """
         found: dict[str, tuple[int, int | None]] = dict.fromkeys(self._routes.delays, (0, None))
         for at, partition in self.assignment.partitions.items():
@@ -153,10 +154,11 @@ class DelayLoop:
     # -- forwarding -------------------------------------------------------------------
 
     def _resolve_doubt(self, now: float) -> bool:
-        """Finds out, once the back-off has ended, if a failed transaction was committed after all.
+        """Finds out whether a failed transaction was committed after all.
 
-        For this it opens a producer and reads the committed positions; likewise at the start.
-        Returns True if no transaction is in doubt now, so that records may be forwarded.
+        Once the back-off has ended, opens a producer and reads the committed positions to find out.
+        The first call does the same, because there is no producer yet. Returns True if no
+        transaction is in doubt now, so that records may be forwarded.
         """
         may_try = now >= self._try_at
         if self._in_doubt and may_try and not (self._id_taken and not self._is_member()):
@@ -175,9 +177,10 @@ class DelayLoop:
         return not self._in_doubt
 
     def _back_off(self, refused: KafkaRequestError) -> None:
-        """Sets the time at which a failed request is repeated.
+        """Sets the time of the next attempt, after Kafka has refused a request.
 
-        Raises FencedByTwin if other processes have taken the transactional id too often.
+        Raises FencedByTwin if other processes with the same transactional id have fenced this
+        process too often.
         """
         now = self._clock()
         foreign = self._fences.judge(refused, None, now)
@@ -237,8 +240,8 @@ class DelayLoop:
     def _positions(self, batch: DueBatch, now: float) -> dict[PartitionId, int]:
         """Returns the positions to commit: those after the records of the batch.
 
-        Every TIDY_S it adds the positions of partitions without held records, to move them past
-        gaps.
+        Every TIDY_S seconds, also returns the positions of partitions that hold no record. So the
+        group's positions move past offsets that have no record, such as transaction markers.
         """
         partitions = self.assignment.partitions
         moved = {at: partitions[at].position_after(count) for at, count in batch.counts.items()}

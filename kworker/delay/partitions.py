@@ -43,9 +43,10 @@ class DelayPartition:
         return takewhile(lambda waiting: waiting.leaves_ms <= now_ms, self.held)
 
     def clock_set_back(self, now_ms: int) -> None:
-        """Brings forward the times at which held records may leave, after the clock was set back.
+        """Shortens the waits of held records, after the clock was set back.
 
-        Then no held record leaves later than a record that arrives now could leave.
+        Afterwards, the time at which a record may leave is never after `now_ms` + SKEW_MS +
+        `delay_ms`.
         """
         latest_ms = now_ms + SKEW_MS + self.delay_ms
         for waiting in self.held:

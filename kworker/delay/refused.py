@@ -29,7 +29,10 @@ class RefusedPartitions:
             self.rest(at, why, now)
 
     def rest(self, at: PartitionId, why: str, now: float) -> None:
-        """Leaves a partition out for `rest_s`, since its first record cannot be forwarded now."""
+        """Leaves a partition out of all transactions for `rest_s` seconds.
+
+        `why` says why the partition's first record cannot be forwarded now.
+        """
         self._rests[at] = (now + self._rest_s, why)
 
     def accepted(self, partitions: Collection[PartitionId]) -> None:
@@ -39,9 +42,10 @@ class RefusedPartitions:
             self._rests.pop(at, None)
 
     def choose(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
-        """Returns the partitions for the next transaction, without those that are left out now.
+        """Returns the partitions whose records the next transaction forwards.
 
-        If some of them were in a refused transaction, returns one of these alone.
+        Skips the partitions in `ready` that are left out until a later time. If any of the others
+        was in a refused transaction, returns one such partition alone.
         """
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]

@@ -63,11 +63,12 @@ class DelayedRecord:
 
 
 def leaves_ms(written_ms: int, delay_ms: int, due_ms: int, taken_ms: int) -> int:
-    """Returns the time at which a record, written at `written_ms`, may leave its delay topic.
+    """Returns the time at which a record may leave its delay topic, in ms since 1970.
 
-    A timestamp in the future must not hold up later records: `written_ms` counts as at most SKEW_MS
-    after `taken_ms`, the time of reading. If the record is due only after its delay, it waits in a
-    delay topic again; but a `due_ms` that is at most NEAR_MS later is returned instead.
+    This is `delay_ms` after `written_ms`. But a timestamp in the future must not hold up later
+    records: `written_ms` counts as at most SKEW_MS after `taken_ms`, the time of reading. If the
+    record is due at most NEAR_MS after the end of the delay, returns `due_ms` instead, so that the
+    record need not wait in a second delay topic.
     """
     end_ms = min(written_ms, taken_ms + SKEW_MS) + delay_ms
     return due_ms if 0 < due_ms - end_ms <= NEAR_MS else end_ms
@@ -120,7 +121,7 @@ class Routes:
     def output(self, waiting: DelayedRecord, target: str, now_ms: int) -> Output:
         """Returns the record that is to be written to `target` for the record `waiting`.
 
-        Raises KeyError if the topic `target` is missing.
+        Raises KeyError if `partitions` has no entry for `target`: this topic is missing in Kafka.
         """
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:

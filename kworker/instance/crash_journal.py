@@ -51,7 +51,8 @@ class CrashJournal:
     ) -> None:
         """Adds the records at `places`, which were in hand when a process ended by `cause`.
 
-        `now_s` is seconds since 1970. Keeps the newest `count_max` suspects. Raises OSError.
+        `now_s` is seconds since 1970. Keeps only the newest `count_max` suspects. Raises OSError if
+        a file cannot be written.
         """
         for place in places:
             known = _read(self._path(place)) or Suspect(place, why, since=now_s)
@@ -59,7 +60,7 @@ class CrashJournal:
         self._tidy(now_s, count_max)
 
     def write(self, suspect: Suspect) -> None:
-        """Adds a suspect, or replaces its file. Raises OSError."""
+        """Adds a suspect, or replaces its file. Raises OSError if the file cannot be written."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._path(suspect.place)
         unfinished = path.with_suffix(f".{os.getpid()}")

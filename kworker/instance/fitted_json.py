@@ -21,7 +21,10 @@ def encode(parts: Sequence[Sequence[object]], room: int) -> bytes:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Divides `room`: small sizes get all that they want, the others equal shares of the rest."""
+    """Divides `room` bytes among lists whose sizes are `wanted`; returns the bytes for each.
+
+    Small lists get their full sizes. The other lists get equal shares of the rest.
+    """
     shares = [0] * len(wanted)
     left = len(wanted)
     for i in sorted(range(len(wanted)), key=wanted.__getitem__):

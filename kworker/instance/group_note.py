@@ -12,9 +12,9 @@ from kworker.core.offset_map import TopicIdentity
 class GroupNote:
     """A file that notes in which partitions the group has had committed positions.
 
-    Written at each start of a group with positions. With it, workers distinguish a lost position
-    from one that never existed. A topic that was deleted and created again has another id, and the
-    positions of the deleted topic do not count.
+    Each start of the service updates the file after its checks. With it, kworker distinguishes a
+    lost position from one that never existed. The file also notes the ids of the topics. If a topic
+    was deleted and created again, the id differs, and positions in the deleted topic do not count.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -69,8 +69,9 @@ def lost_partitions(
 ) -> list[PartitionId]:
     """Returns the partitions in which the group has lost its position.
 
-    The group had a position in each partition in `noted`, and has none now in those in `missing`.
-    Leaves out topics that were deleted and created again.
+    The group had positions in the partitions `noted`. Now it has no positions in the partitions
+    `missing`. A partition that is in both is returned, unless its topic was deleted and created
+    again.
     """
     return sorted(at for at in missing if at in noted and _is_same(noted[at], ids.get(at[0])))
 

@@ -77,7 +77,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A worker's partitions and problems. The delay process adds waiting records and the lag."""
+    """The lists that a worker, or the delay process, reports in its slot as JSON text."""
 
     partitions: tuple[tuple[str, int], ...] = ()
     problems: tuple[str, ...] = ()
@@ -94,10 +94,10 @@ class Text:
 class Hand:
     """The record that one handler thread is running, in three words of its worker's slot.
 
-    Only that thread writes, and the supervisor reads. The thread stores first the start of the run,
-    then the record. A reader loads these two words in the reverse order, so that no record looks
-    older than it is. Where records are cheap, the thread stores the two words without calling
-    `take`, because a call costs more than the store.
+    The words are the record, the start of its run, and the thread's id. Only this thread writes,
+    and the supervisor reads. The thread stores the start before the record. A reader loads the
+    start after the record, so that no record looks older than it is. The thread pool stores these
+    two words without calling `take`, because a call costs more than the two stores.
     """
 
     def __init__(self, words: memoryview, base: int) -> None:

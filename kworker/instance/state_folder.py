@@ -38,7 +38,11 @@ class StateFolder:
             raise ConfigError(f"state_dir: cannot use {self.path}: {error.strerror}") from None
 
     def lock(self) -> int:
-        """Takes the lock until this process ends; returns its descriptor. Raises AlreadyRunning."""
+        """Takes the supervisor's lock, which lasts until this process ends.
+
+        Returns the file descriptor of the lock. Raises AlreadyRunning if another process has the
+        lock.
+        """
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _LOCK_TRIES_S
         while not _try_flock(fd, fcntl.LOCK_EX):
@@ -107,7 +111,10 @@ def short_address(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path, timeout_s: float) -> socket.socket:
-    """Connects to the socket at `path`. Raises OSError, or TimeoutError after `timeout_s`."""
+    """Connects to the Unix socket at `path`.
+
+    Raises TimeoutError if this takes longer than `timeout_s` seconds, and OSError if it fails.
+    """
     peer = socket.socket(socket.AF_UNIX)
     # Not `settimeout`, with which a full queue is an error at once instead of a wait.
     wait = struct.pack("@ll", int(timeout_s), 0)

@@ -8,10 +8,10 @@ from kworker.errors import ExitCode
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem that a check found, and the next step.
+    """A problem that a check found, and what the user can do about it.
 
-    `exit_code` is `UNREACHABLE` if waiting may help, and `CONFIG` if not; `ALREADY_RUNNING` if
-    another copy of the instance runs; `OK` for a mere hint.
+    `exit_code` is `UNREACHABLE` if waiting may help, `CONFIG` if the user must change something,
+    `ALREADY_RUNNING` if another copy of the instance runs, and `OK` if this is only a hint.
     """
 
     key: str

@@ -57,7 +57,10 @@ def _unfit_for_memory(config: Config, rss_bytes: int) -> list[Finding]:
 
 
 def import_all(config: Config, keys: Mapping[str, str], timeout_s: float) -> ImportedReferences:
-    """Imports Python references in another process; `keys` has each one's configuration key."""
+    """Imports, in another process, the Python references that are the keys of `keys`.
+
+    `keys` maps each reference to the configuration key that has it as a value.
+    """
     step = "correct it, or the module"
     try:
         problems, rss_bytes = _probe(config.file.parent, list(keys), timeout_s)

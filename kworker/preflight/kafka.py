@@ -92,7 +92,11 @@ def unanswered(error: KworkerError) -> Finding:
 
 
 def _missing_topics(config: Config, missing: Sequence[str]) -> Finding:
-    """Returns the finding for missing topics; each start but the first waits for them."""
+    """Returns the finding that topics are missing.
+
+    The finding's exit code is `CONFIG` until the group has started once. Later it is `UNREACHABLE`,
+    since waiting may help.
+    """
     return Finding(
         "source.topics" if set(missing) & set(config.source.topics) else "name",
         f"missing topics: {', '.join(missing)}",

@@ -68,7 +68,10 @@ _SESSION_MS = 15_000  # a killed worker's partitions should move after about ten
 
 
 def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
-    """Checks the session time-out of group.protocol=consumer, which the brokers set."""
+    """Yields a hint if the session time-out for `group.protocol=consumer` is too long.
+
+    With this protocol, the brokers set the time-out, not the consumers.
+    """
     if not speaks_new_protocol(config):
         return
     session_ms = int(admin.broker_setting(_SESSION) or 0)
@@ -88,9 +91,9 @@ def _long_sessions(config: Config, admin: "Admin") -> Iterator[Finding]:
 def ensure_start_offsets(config: Config) -> list[Finding]:
     """Commits positions for all partitions at the group's first start, before any record is read.
 
-    So `source.start` takes effect once. A note in `state_dir` says which partitions had
-    positions: if one of them has lost its position later, that is an error, since going on
-    elsewhere would silently skip or repeat records.
+    So `source.start` takes effect once. A note in `state_dir` says which partitions had positions.
+    If one of these positions is lost later, returns a finding: to read from any other offset would
+    silently skip or repeat records.
     """
     note = GroupNote(config.state_dir)
     try:

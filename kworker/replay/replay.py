@@ -57,11 +57,12 @@ class ReplaySurvey(NamedTuple):
 
 
 def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplaySurvey:
-    """Finds the offsets that the service has settled, so that it will not read them again.
+    """Finds the offsets that the service has settled, and the ranges to be read for a replay.
 
-    They follow from the positions and offset maps of the service's group. Raises ConfigError
-    if no source topic exists, Unreachable if no broker answers, and KworkerError if a broker
-    refuses a request or does not tell the ids of topics.
+    The service will not read the settled offsets again. They follow from the committed positions
+    and the offset maps of the service's group. Raises ConfigError if no source topic exists,
+    Unreachable if no broker answers, and KworkerError if a broker refuses a request or does not
+    tell the ids of topics.
     """
     topics = admin.topics(source_topics(config, admin.topic_names()))
     if not topics:
@@ -130,7 +131,7 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCounts:
-    """The numbers of records that a replay has handled so far; `failed` counts handler runs."""
+    """The counts of a replay so far: `failed` counts failed runs, the others count records."""
 
     replayed: int
     skipped: int  # done before

@@ -48,7 +48,10 @@ class Plan(BaseModel):
     properties: dict[str, str] = {}
 
     def changed(self, options: Options) -> "Plan":
-        """The plan with these options; another number of brokers resets the heap to a default."""
+        """Returns a copy of the plan with the given options.
+
+        If they change the number of brokers and give no heap, the copy has a default heap.
+        """
         given = options.model_dump(exclude_none=True)
         if "brokers" in given and "heap" not in given and given["brokers"] != self.brokers:
             given["heap"] = _heap(given["brokers"])
@@ -139,7 +142,10 @@ class ServerStatus(BaseModel):
 
 
 class Status(BaseModel):
-    """The output of `kworker sandbox status`. Fields may be added, but none is renamed."""
+    """The output of `kworker sandbox status`.
+
+    Later versions of kworker may add fields, but they never rename one.
+    """
 
     folder: str
     running: bool

@@ -118,7 +118,10 @@ class Sandbox:
         self._stop_one(f"broker-{node}", kill=kill)
 
     def start_broker(self, node: int, *, wait: bool = True) -> None:
-        """Starts a broker; `wait` waits for its answer, which needs a majority of brokers."""
+        """Starts a broker. With `wait`, returns only once the broker answers.
+
+        A broker answers only while a majority of the sandbox's brokers run.
+        """
         self._start_one(f"broker-{node}", wait=wait)
 
     def stop_redis(self, *, kill: bool = False) -> None:

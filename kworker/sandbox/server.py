@@ -41,7 +41,10 @@ def size(path: Path) -> int:
 
 
 def tail(path: Path, since: int = 0, bytes_max: int = 65536) -> str:
-    """Returns the end of a log from position `since` on; a shorter log is read from its start."""
+    """Returns the text of a log after position `since`, but at most its last `bytes_max` bytes.
+
+    If the log is shorter than `since`, that position counts as 0. Returns "" if there is no log.
+    """
     if not path.exists():
         return ""
     with path.open("rb") as file:

@@ -68,7 +68,11 @@ class BatchLimits:
         self._resized: dict[str, int] = {}  # records of a batch, by table, after its last ones
 
     def records_max(self, table: TableSettings, waiting: Mapping[int, Range]) -> int:
-        """The most records of a batch; may sample Kafka's records, which takes a second."""
+        """Returns the number of records that a table's next batch may have at most.
+
+        `waiting` has the offsets of waiting records. May read a sample of these records from Kafka,
+        which takes a second.
+        """
         most = self._resized.get(table.name)
         if most is None:
             most = limit_of(self._spark, table).of(self._size(frozenset(waiting.items())))
@@ -81,10 +85,10 @@ class BatchLimits:
         return self._samples.get(waiting)
 
     def resize(self, table: TableSettings, most: int, records: int, size: int) -> bool:
-        """Changes the number of results in a table's next batches, if its last batch suggests so.
+        """Adapts the number of results that a table's next batches may have to its last batch.
 
-        The last batch had `records` results in `size` bytes; `most` results were allowed. Returns
-        True if the number was changed.
+        The last batch had `records` results in `size` bytes; up to `most` results were allowed.
+        Returns True if the number was changed. Changes by less than a factor of two are not made.
         """
         bound = limit_of(self._spark, table)
         if not records or (records < _FULL * most and size <= 2 * bound.bytes):
@@ -96,9 +100,10 @@ class BatchLimits:
         return True
 
     def lower(self, batches: Mapping[str, int]) -> str:
-        """Lowers the limits of tables after memory ran out; returns a sentence that says so.
+        """Lowers the batch limits of tables after memory ran out; returns a sentence about it.
 
-        `batches` maps the name of each table to the number of records that its batches took.
+        `batches` maps a table's name to the largest number of records that its last batch may have
+        had.
         """
         lower = {name: max(1, most // _PART) for name, most in batches.items()}
         try:
