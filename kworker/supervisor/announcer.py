@@ -41,7 +41,7 @@ class Announcer:
             self._notifier.watchdog()
 
     def status_due(self, now: float) -> bool:
-        """Returns True when systemd is due to get a new status line."""
+        """Returns True if it is time to send systemd a new status line."""
         return now >= self._status_at
 
     def status(self, line: str, now: float) -> None:

@@ -120,7 +120,10 @@ def _read_first_line(fd: int, timeout_s: float) -> list[str]:
 
 
 def _tail(log: Path, begins: int) -> str:
-    """Returns the last lines of the log after `begins`, its size at the launch."""
+    """Returns the last lines that were written to the log since the launch.
+
+    `begins` is the size that the log had at the launch.
+    """
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(begins, size - _TAIL_BYTES))

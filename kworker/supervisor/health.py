@@ -39,7 +39,10 @@ class WorkerHealth:
         self._weighed_at = 0.0
 
     def reset_timers(self, now: float) -> None:
-        """Counts the workers' silence only from `now`, because the supervisor was suspended."""
+        """Restarts the timers that find silent workers and late handlers.
+
+        Called with the present time after the supervisor was suspended.
+        """
         self._since = now
 
     def is_responsive(self, now: float) -> bool:
@@ -129,7 +132,10 @@ class WorkerHealth:
             worker.cpu_sample = CpuSample(worker.pid, now)
 
     def _busy_records(self, worker: WorkerProcess, now: float) -> tuple[Held, ...]:
-        """Returns a silent worker's records whose threads use the CPU; all records if none does."""
+        """Returns the records that a silent worker runs on threads which use the CPU.
+
+        If no such thread is found, returns all records that the worker runs.
+        """
         busy = worker.cpu_sample.busy_threads(now) if worker.cpu_sample else set()
         held = worker.slot.held()
         return tuple(h for h in held if h.thread in busy) or tuple(held)
@@ -164,7 +170,10 @@ def _check_max_records(worker: WorkerProcess, config: Config) -> bool:
 
 
 def why_silent(worker: WorkerProcess, limits: Limits, now: float, since: float) -> str:
-    """Returns the symptom of an overdue heartbeat, or ""; counts silence only from `since`."""
+    """Returns a phrase that says how long a worker has had no heartbeat.
+
+    Returns "" if the heartbeat is not overdue. The time before `since` does not count.
+    """
     if not worker.alive:
         return ""
     silent_s = worker.silent_s(now, since)

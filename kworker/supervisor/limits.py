@@ -8,7 +8,10 @@ from kworker.core.wear import WearPolicy
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Durations in seconds, and the policies for restarts and for workers over `memory`."""
+    """The supervisor's time limits and intervals in seconds, and its policies.
+
+    `restart` is the policy after a process has died, `wear` the policy for workers over `memory`.
+    """
 
     turn_s: float = 0.25  # the longest sleep of the loop
     gap_s: float = 5.0  # a turn that took longer means that the supervisor was stopped

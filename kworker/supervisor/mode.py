@@ -4,7 +4,7 @@ from enum import Enum, auto
 
 
 class Mode(Enum):
-    """A phase in the life of a service, which passes through the phases in this order."""
+    """The phases in the life of a service, listed in the order in which it passes through them."""
 
     STARTING = auto()  # waits for leftovers and for the preflight check
     SERVING = auto()

@@ -87,7 +87,7 @@ class Service:
         self._announce(now)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """Handles the exit of a reaped child, which may also be an orphan that was inherited."""
+        """Handles the exit of a reaped process: a child, or an orphan that became a child."""
         exit_code = self.fleet.on_exit(pid, code, now) or self._delay.on_exit(pid, code, now)
         self._startup.on_exit(pid, code)
         self._reload.on_exit(pid, code)
@@ -96,7 +96,7 @@ class Service:
             self.drain(now, exit_code)
 
     def reset_timers(self, now: float) -> None:
-        """Counts the children's silence only from `now`, because the supervisor was suspended."""
+        """Restarts the timers that find stuck children, because the supervisor was suspended."""
         self._health.reset_timers(now)
         self._delay.reset_timers(now)
 

@@ -11,8 +11,8 @@ from kworker.supervisor.children.worker_process import WorkerProcess
 class StackDumps:
     """A queue of children that have still to dump their stacks. Owned by the supervisor.
 
-    The children are told `gap_s` seconds apart, because two processes that write at once would
-    mix their lines.
+    The children are told to dump `gap_s` seconds apart, because two processes that write at once
+    would mix their lines.
     """
 
     def __init__(self, gap_s: float) -> None:

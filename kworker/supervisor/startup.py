@@ -64,7 +64,7 @@ class Startup:
         return replace(report, taken=report.elsewhere)
 
     def _maybe_alive(self, report: PreflightReport, now: float) -> list[str]:
-        """Returns a line for each consumer group member on another host that may still live."""
+        """Returns a line for each consumer group member that may still live on another host."""
         if not report.elsewhere:
             self._sessions_end_at = None
             return []

@@ -74,7 +74,10 @@ def fleet_problems(fleet: Fleet, now: float) -> list[str]:
 
 
 def _age_s(since_ns: int) -> float:
-    """Returns the seconds since a monotonic time. Reads the clock, so they are never negative."""
+    """Returns the seconds since `since_ns`, a monotonic time in nanoseconds.
+
+    Reads the clock itself: a time that the caller read earlier may lie before `since_ns`.
+    """
     return (monotonic_ns() - since_ns) / 1e9
 
 

@@ -108,4 +108,4 @@ def _signal_actions(service: Service) -> dict[int, Callable[[float], object]]:
 
 
 def _nothing(_now: float = 0.0) -> None:
-    """A handler for signals and descriptors that only have to wake the loop."""
+    """Does nothing: the signal or descriptor has only to wake the loop."""

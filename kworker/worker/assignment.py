@@ -51,9 +51,8 @@ class Assignment:
     """The partitions that this group member owns now; the consumer's rebalance `Listener`.
 
     Owned by the poll thread: every callback runs inside a poll. An epoch lasts from one assignment
-    by the group to the next. New partitions are in `fresh` until the poll loop has resumed them,
-    since records from the poll that ran the callback were fetched in an earlier epoch.
-    `maps_ignored` counts commits whose position was used, but whose offset map could not be.
+    to the next. New partitions are in `fresh` until the poll that assigned them has returned: its
+    records belong to an earlier epoch. `maps_ignored` counts commits with an unusable offset map.
     """
 
     def __init__(
@@ -134,12 +133,10 @@ class Assignment:
         identities: Mapping[str, TopicIdentity],
         origins: Mapping[PartitionId, bytes],
     ) -> dict[PartitionId, Committed | None]:
-        """Returns the start positions of topics that were deleted and created again.
+        """Returns new start positions for partitions whose topic was deleted and created again.
 
-        The brokers delete a topic's positions with the topic. Yet a worker may commit a position
-        after the deletion. Its metadata names the old topic, so it is outdated. A position without
-        metadata is outdated if the topic's id has changed since the last assignment. The next
-        commit writes the start positions, even if no record has ended.
+        A position is outdated if its metadata names the old topic. A position without metadata is
+        outdated if the topic's id has changed since the last assignment.
         """
         others = {t for t, one in identities.items() if self._known.get(t, one) != one}
         self._known.update(identities)
@@ -153,7 +150,7 @@ class Assignment:
         return anew
 
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
-        """Returns the first offset, or None if no broker answers: then the client finds it."""
+        """Returns the first offset of the partition; None if no broker answers."""
         _LOG.warning(
             "topic was deleted and created again; the partition is read from its first offset",
             partition=f"{at[0]}/{at[1]}",
@@ -198,7 +195,10 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if this member lost partitions lately, so that its own late commit may fence it."""
+        """True if this member lost partitions in the last minute.
+
+        A commit from before the loss may still arrive, and Kafka may then fence this member.
+        """
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:
@@ -286,9 +286,9 @@ class Assignment:
         return index
 
     def index_of_guest(self, at: PartitionId) -> int:
-        """Returns the index in `known` of a requeued record's source partition, or else NAMELESS.
+        """Returns the index in `known` of a requeued record's source partition, or NAMELESS.
 
-        At most 1,000 such partitions get one, since forged headers may name any number of them.
+        Only 1,000 such partitions get an index, since forged headers may name any number of them.
         """
         if at in self._indexes or at in self.partitions:
             return self.index(at)

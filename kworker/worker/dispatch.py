@@ -27,7 +27,7 @@ from kworker.worker.retries.decider import RetryDecider
 
 
 class Stage(Protocol):
-    """A component that holds records between the queues of their keys and their outcomes."""
+    """Holds records that have left the queues of their keys and have no final outcome yet."""
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
         """Hands back those records of these partitions whose runs have not begun."""
@@ -41,9 +41,10 @@ class Dispatch:
 
     Owned by the poll thread. A lane is the queue of one key. The first record of each lane is
     claimed in Redis, if idempotency is configured. Then it runs: a suspect in the quarantine, any
-    other record in the pool. `Admission` decides before both steps whether the record may go on.
-    While a record is neither in its lane nor in the pool, one of the `Stage`s holds it. If it ran
-    under an earlier assignment, it need not run again: the outcome of that run is adopted.
+    other record in the pool. `Admission` decides before the claim, and again before the run,
+    whether the record may go on. While a record is neither in its lane nor in the pool, one of the
+    `Stage`s holds it. A record that ran under an earlier assignment need not run again: the
+    outcome of that run is adopted.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Dispatch:
 
     @property
     def waiting(self) -> bool:
-        """True if the next turn can claim or run a record, or use an outcome known already."""
+        """True if the next turn can claim or run a record, or use the outcome of an earlier run."""
         return self._lanes.ready or self.endings.waiting or bool(self._adopted)
 
     @property
@@ -126,7 +127,10 @@ class Dispatch:
 
     @property
     def stalled_s(self) -> float:
-        """The seconds since the pool last ended a record, or last had nothing to do."""
+        """The seconds since the pool last ended a record or was last idle.
+
+        The later of these two times counts.
+        """
         return self._stall_timer.stalled_s
 
     def next_due(self) -> float | None:
@@ -279,14 +283,20 @@ class Dispatch:
     # -- all that they led to is durable ----------------------------------------------
 
     def settled(self, records: list[Record]) -> None:
-        """Marks records with durable outputs as done in Redis and in the crash journal."""
+        """Notes in Redis and in the crash journal that these records are done.
+
+        Called once all outputs of these records are durable.
+        """
         self._claims.settled(records)
         self._quarantine.settled(records)
         if self.rejections.any:
             self.rejections.settled(records)
 
     def settled_failures(self, retried: list[Record], dead: list[Record]) -> None:
-        """Releases the claims of durable retries and dead letters, since these may run again."""
+        """Releases the claims of records whose retries or dead letters are durable.
+
+        The event of such a record is not done: a worker may claim it again later.
+        """
         records = [*retried, *dead]
         self._claims.released(records)
         self._quarantine.settled(records)
@@ -327,10 +337,11 @@ class Dispatch:
         return self._shedding
 
     def shed(self, partitions: Collection[Partition]) -> None:
-        """Stops starting records of these partitions, and starts those of all others again.
+        """Stops starting records of these partitions. Records of all other partitions may start.
 
         Forgets the records of these partitions whose runs have not begun. Runs that have begun go
-        on. So do repeated runs of the parts of a failed batch, and calls of a handler's `dead`.
+        on. If a batch fails, its parts are still run again. If a record fails for good, the method
+        `dead` of its handler is still called.
         """
         self._shedding = partitions
         if not partitions:
@@ -345,7 +356,10 @@ class Dispatch:
         self._drop_unbegun()
 
     def _shed_late(self) -> None:
-        """Drops records of the partitions passed to `shed` that became ready after that call."""
+        """Drops records that became ready after `shed` was called.
+
+        Only records of the partitions that were passed to `shed` are dropped.
+        """
         self._lanes.put_back(self._quarantine.withdraw(self._shedding))
         if self._lanes.ready or self._lanes.parked:
             self._drop_unbegun()
@@ -380,5 +394,8 @@ class Dispatch:
         self._claims.released(abandoned)
 
     def end(self, deadline: float) -> None:
-        """Sends Redis the last results until `deadline`; called when no handler runs any more."""
+        """Sends the last changes of claims to Redis; waits for this until `deadline` at most.
+
+        Called when no handler runs any more.
+        """
         self._claims.drain(deadline)

@@ -95,8 +95,9 @@ class Endings:
     def ended_late(self, records: list[Record]) -> list[Record]:
         """Takes records that ended after their partitions were revoked; returns those that count.
 
-        A record counts if its partition came back and the record was delivered again. The new
-        owners of the partitions run or publish the others.
+        A record counts if its partition came back and the record was delivered again. Any other
+        record is left to the new owner of its partition, which publishes its results or runs it
+        again.
         """
         ends = self._orphans.ended(records)
         self._lanes.put_back(ends.freed)
@@ -132,9 +133,10 @@ class Endings:
         return records
 
     def _judge_others(self, others: list[Record]) -> list[Record]:
-        """Decides what follows for `others`, and for records that failed before they could run.
+        """Decides what follows for `others`, which are the records that ended without results.
 
-        Returns those whose outcome is final.
+        Does the same for records that failed before they could run. Returns the records whose
+        outcome is final.
         """
         early, self._failed_early = self._failed_early, []
         return [record for record in [*others, *early] if self._has_ended(record)]
@@ -195,9 +197,9 @@ class Endings:
         return self.finish(accepted)
 
     def _failure_ends(self, record: Record, error: BaseException) -> bool:
-        """Decides what follows a failed run; returns True if the record ends with it.
+        """Decides what follows a failed run; returns True if the record's outcome is final.
 
-        Reading a handler's exception may raise another one. Then that other one is the failure.
+        Reading the handler's exception may raise another exception, which then is the failure.
         """
         self.failed += 1
         try:

@@ -152,7 +152,7 @@ class FileFence:
                 yield path, str(path)[begin:]
 
     def _rename(self, file: Any, target: Any) -> None:
-        """Renames a file. No error if another job has moved the file there already."""
+        """Renames a file to `target`; succeeds, too, if another job has already done so."""
         with suppress(Py4JJavaError):
             if self._files.rename(file, target):
                 return

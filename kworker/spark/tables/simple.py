@@ -21,10 +21,10 @@ _SIMPLE = (BinaryType, BooleanType, DateType, NumericType, TimestampType)
 
 
 def is_simple(columns: StructType, partitions: Sequence[str]) -> bool:
-    """True if the first write may create a table with these columns, without CREATE TABLE.
+    """True if the first write of rows may create a table with these columns.
 
-    False if CREATE TABLE might change or refuse one of the columns. CREATE TABLE refuses a bad
-    column at once. Without CREATE TABLE, every batch with that column would fail.
+    False if CREATE TABLE must create the table before that write, because CREATE TABLE might
+    change or refuse one of the columns.
     """
     names = {name.casefold() for name in partitions}
     within = [each.dataType for each in columns.fields if each.name.casefold() in names]

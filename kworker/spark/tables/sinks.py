@@ -100,9 +100,9 @@ def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote:
 
 
 def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
-    """Raises ConfigError for a mount point, and for a folder that Spark's own sink wrote.
+    """Raises ConfigError if Spark's own sink wrote the folder, or if it is a mount point.
 
-    Raises Damaged for a missing folder to which batches were written.
+    Raises Damaged if the folder is missing although batches were written to it.
     """
     path, key = sink.table.path, f"spark.tables[{sink.table.name}]"
     jvm: Any = session._jvm
@@ -151,13 +151,19 @@ def _compare_files(session: SparkSession, sink: Sink, columns: StructType) -> No
 
 
 def _folders(files: DataFrame) -> list[str]:
-    """The partition columns in the names of the table's folders, from the outermost."""
+    """Returns the partition columns that the table's folders have in their names.
+
+    The column of the outermost folder comes first.
+    """
     leaves = files._jdf.queryExecution().analyzed().collectLeaves()
     return list(leaves.head().relation().partitionSchema().fieldNames())
 
 
 def _check_exists(session: SparkSession, sink: Sink) -> None:
-    """Raises Damaged for a missing table: the query would go on with a new, empty table."""
+    """Raises Damaged if the table is missing.
+
+    Without this check, the query would go on with a new, empty table.
+    """
     try:
         session.table(sink.name)
     except AnalysisException as error:
@@ -195,7 +201,10 @@ AVAILABLE_NOW = "available-now"
 
 
 def trigger_of(spark: SparkSettings, once: bool) -> str:
-    """Returns `available-now`, or the configured interval in Spark's spelling."""
+    """Returns `available-now` if `once` is True or the configuration says so.
+
+    Otherwise returns the configured interval in Spark's spelling.
+    """
     if once or spark.trigger == AVAILABLE_NOW:
         return AVAILABLE_NOW
     return f"{round(parse_duration(spark.trigger) * 1000)} milliseconds"

@@ -83,7 +83,7 @@ class DelayChild:
             self._abort(problem, now)
 
     def reset_timers(self, now: float) -> None:
-        """Counts the process's silence only from `now`, because the supervisor was suspended."""
+        """Restarts the timer for the process's heartbeats, because the supervisor was suspended."""
         self._since = now
 
     def drain(self, now: float, *, leave: bool) -> None:

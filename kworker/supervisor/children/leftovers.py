@@ -14,7 +14,7 @@ _LOGGED_MAX = 10
 
 @dataclass(slots=True)
 class _Left:
-    """The processes left by one worker, and when they get the next signal."""
+    """The processes that one worker left behind; `due` is the time of their next signal."""
 
     number: int
     due: float
@@ -22,11 +22,12 @@ class _Left:
 
 
 class Leftovers:
-    """The processes left in the process groups of ended workers. Owned by the fleet.
+    """The processes that workers started and left behind. Owned by the fleet.
 
-    A worker leads a process group, to which all processes belong that it or its handlers start.
-    A process that makes a session or group of its own is not in it, and may outlive the worker.
-    A process that ends within `grace_s`, as an isolated process does, is not logged.
+    Each worker leads a process group. The processes that the worker or its handlers start belong
+    to this group. A process that makes a session or group of its own leaves the group, and may
+    outlive the worker. A process that ends within `grace_s`, as an isolated process does, is not
+    logged.
     """
 
     def __init__(self, grace_s: float, term_s: float) -> None:

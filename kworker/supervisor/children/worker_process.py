@@ -74,7 +74,10 @@ class WorkerProcess:
 
     @property
     def replacements(self) -> int:
-        """The number of planned replacements: by restart, reload, memory or max_records."""
+        """The number of times that the process was replaced on purpose, not after a failure.
+
+        The reasons are a restart, a reload, `memory` and `max_records`.
+        """
         return max(self.lives - 1 - self.restarts, 0)
 
     @property
@@ -118,7 +121,10 @@ class WorkerProcess:
             self.signal(signal.SIGTERM)
 
     def abort(self, exit_plan: ExitPlan, stuck_on: tuple[Held, ...]) -> None:
-        """Ends a stuck process; records of `stuck_on` that it has when it dies become suspects."""
+        """Ends a stuck process by the signals of `exit_plan`.
+
+        Records of `stuck_on` become suspects if the process still has them when it dies.
+        """
         self._stuck_on = stuck_on
         self._request_exit(ExitRequest.ABORT, exit_plan)
 
@@ -177,13 +183,13 @@ class WorkerProcess:
         return max(0.0, now - max(self.slot.words[Field.HEARTBEAT_NS] / 1e9, since))
 
     def sample(self, now: float, over_s: float) -> None:
-        """Notes the number of records done, from which `rate` is computed."""
+        """Notes the number of records done, for `rate`; drops samples over `over_s` seconds old."""
         self._samples.append((now, self.slot.words[Field.DONE]))
         while now - self._samples[0][0] > over_s:
             self._samples.popleft()
 
     def rate(self) -> float:
-        """Returns the records done per second, over the noted samples."""
+        """Returns the records done per second, as computed from the samples that `sample` keeps."""
         if len(self._samples) < 2:
             return 0.0
         (then, before), (now, after) = self._samples[0], self._samples[-1]

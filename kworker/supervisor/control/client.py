@@ -104,7 +104,7 @@ class SupervisorHandle:
             pass
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Returns True if the process ends within `timeout_s`; waits without limit with None."""
+        """Returns True if the process ends within `timeout_s`; None stands for no limit."""
         readable, _, _ = select.select([self._pidfd], [], [], timeout_s)
         return bool(readable)
 

@@ -163,7 +163,10 @@ class ControlServer:
             act(request, connection)
 
     def _watch_writes(self, connection: Connection) -> None:
-        """Has the selector report when the peer can read more; ends this if no bytes are queued."""
+        """Has the selector report when the peer can read more, while queued bytes wait.
+
+        If no bytes are queued, the selector stops watching the peer.
+        """
         registered = connection.peer in self._selector.get_map()
         if connection.pending and registered:
             self._selector.modify(connection.peer, selectors.EVENT_WRITE, _nothing)
@@ -173,7 +176,10 @@ class ControlServer:
             self._selector.unregister(connection.peer)
 
     def _make_room(self) -> None:
-        """Closes the oldest connection without a request; if all have one, the oldest of all."""
+        """Closes the oldest connection that has not sent its request.
+
+        If all connections have sent one, closes the oldest of all.
+        """
         waiting = [c for c in self._connections.values() if not c.has_request]
         for connection in (waiting or list(self._connections.values()))[:1]:
             self._drop(connection)

@@ -137,7 +137,7 @@ class AsyncPool:
         return self._handed > self._finished
 
     def slack_s(self) -> float:
-        """Returns the seconds that ended records may stay uncollected: 0 if a handler is free."""
+        """Returns how many seconds outcomes may wait in the pool: 0 if a handler is free."""
         return 0.0 if self._free_now() else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:
