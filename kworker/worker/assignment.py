@@ -136,7 +136,8 @@ class Assignment:
         """Returns new start positions for partitions whose topic was deleted and created again.
 
         A position is outdated if its metadata names the old topic. A position without metadata is
-        outdated if the topic's id has changed since the last assignment.
+        outdated if the topic's id has changed since the last assignment. The next commit writes the
+        new positions, even if no record has ended.
         """
         others = {t for t, one in identities.items() if self._known.get(t, one) != one}
         self._known.update(identities)
@@ -150,7 +151,7 @@ class Assignment:
         return anew
 
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
-        """Returns the first offset of the partition; None if no broker answers."""
+        """Returns the first offset; None if no broker answers: then the client finds the offset."""
         _LOG.warning(
             "topic was deleted and created again; the partition is read from its first offset",
             partition=f"{at[0]}/{at[1]}",
@@ -195,10 +196,7 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if this member lost partitions in the last minute.
-
-        A commit from before the loss may still arrive, and Kafka may then fence this member.
-        """
+        """True if partitions were lost lately: a commit from before that may fence this member."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:
