@@ -122,9 +122,10 @@ class Envelope:
 
 
 def no_room(topic: str, partition: int, offset: int) -> str:
-    """Returns a text that says where a record stays, as it is too large for the dead-letter topic.
+    """Returns a text about a record that is too large for the dead-letter topic.
 
-    The text ends the error message of the record's dead letter, which has no copy of the record.
+    The text says at which position the record stays. It ends the error message of the record's dead
+    letter, which has no copy of the record.
     """
     place = f"{topic}/{partition}/{offset}"
     return f"; it has no room in the dead-letter topic and stays at {place}"

@@ -14,7 +14,10 @@ _WHOLE_PARTITION = True
 
 
 class Dropped(NamedTuple):
-    """The records dropped with a partition, and other partitions' records that they held up."""
+    """The records that were dropped with a partition.
+
+    `unheld` has records of other partitions: each waited behind a dropped record that was held.
+    """
 
     records: list[Record]
     unheld: list[Record]  # waited behind a held record that was dropped
@@ -223,8 +226,8 @@ class Lanes:
     def close(self, partition: Partition) -> Dropped:
         """Removes and returns a partition's waiting and parked records.
 
-        Its running records go on (`OrphanedRuns` follows them) but block no lane any more: a record
-        of another partition in the same lane may run at once, unless one such runs already.
+        Its running records go on (`OrphanedRuns` follows them) but block no lane any more. So a
+        record of another partition may start in the same lane while they still run.
         """
         dropped = self._drop(partition, out=True)
         self._guests.pop(partition, None)

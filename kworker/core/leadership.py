@@ -77,9 +77,9 @@ class Candidacy:
     """One member's part in the election of a leader: its claims to lead, and its lease.
 
     Owned by one thread. Times are in seconds, of a clock that also runs while the machine sleeps. A
-    leader has a lease, as long as the group's session time-out. Each claim (a commit that names the
-    member) that the group accepts renews the lease. Once the lease has ended, the group may have
-    removed the member, and another may lead.
+    leader has a lease, whose length is the group's session time-out. Each claim (a commit that
+    names the member) that the group accepts renews the lease. Once the lease has ended, the group
+    may have removed the member, and another member may lead.
     """
 
     def __init__(self, session_s: float) -> None:
@@ -98,7 +98,7 @@ class Candidacy:
         self._unnamed_since: float | None = None
 
     def identify(self, member: str) -> None:
-        """Sets this member's id in the group, "" without one. A new id has no lease yet."""
+        """Sets this member's id in the group, "" if it has none. With a new id it does not lead."""
         if member != self._member:
             self._member = member
             self._until = None
@@ -129,7 +129,10 @@ class Candidacy:
         return self._until is not None and now < self._until
 
     def lapsed(self, now: float) -> bool:
-        """Returns True if the lease has run out, so that only an accepted claim renews it."""
+        """Returns True if this member's lease of the leadership has run out.
+
+        Then only a claim to lead that the group accepts renews the lease.
+        """
         return self._until is not None and now >= self._until
 
     @property
@@ -171,11 +174,11 @@ class Candidacy:
         return self._claim_without_leader(view, now)
 
     def accepted(self, claim: Claim, now: float) -> None:
-        """Notes that the group has committed a claim of this member.
+        """Notes that the group has committed a claim to lead, which this member made.
 
         A claim to become leader counts only if the assignment in which it was made still lasts.
-        Otherwise the client may have sent the claim after a rebalance, and another member may now
-        be the one to appoint a leader.
+        Otherwise the client may have sent the claim after a rebalance. Then another member may have
+        the right to appoint a leader.
         """
         still_decides = claim.decided_at in (None, self._assigned_at)
         if claim.member == self._member and still_decides:
@@ -183,7 +186,10 @@ class Candidacy:
             self._heard_at = now
 
     def expelled(self, claim: Claim) -> None:
-        """Notes that the group has refused a claim because it does not know the member."""
+        """Notes that the group has refused a claim to lead: it does not know the claim's member.
+
+        If the claim has this member's present id, this member's lease of the leadership ends.
+        """
         if claim.member == self._member:
             self._until = None
 
@@ -195,7 +201,10 @@ class Candidacy:
         return self._lasts(self._unplaced_since) >= _REJOIN_S
 
     def problem(self) -> str:
-        """Returns the group's problem as of the last view; "" without one."""
+        """Returns a text if a rebalance does not end, or no leader has been heard of for long.
+
+        Returns "" if the last view of the group shows no such problem.
+        """
         unplaced_s, silent_s = self._lasts(self._unplaced_since), self._lasts(self._silent_since)
         if unplaced_s >= _RED_S:
             return f"no place in it for {unplaced_s:.0f} s: a rebalance does not end"
@@ -229,16 +238,20 @@ class Candidacy:
         return 0.0 if since is None else self._view.asked_at - since
 
     def _outlast_rebalance(self, view: View, now: float) -> None:
-        """Extends the lease in a rebalance, when no claim can be made and no member is expelled."""
+        """Extends this member's lease of the leadership, if it leads and a rebalance is under way.
+
+        During a rebalance no claim to lead can be made, and the group removes no member.
+        """
         if self._assigned_at is None and self._until is not None and self.leads(now):
             self._until = max(self._until, view.asked_at + self._session_s - _HEARTBEAT_AGE_S)
 
     def _claim_without_leader(self, view: View, now: float) -> Claim | None:
-        """Returns the claim to make if no leader is known; None if none can be made now.
+        """Returns the claim to lead that this member can make now, or None.
 
-        The view names no leader, or it names this member, whose lease has ended. If the metadata
-        that named another member was lost, that member may still have a lease. So this member waits
-        as long as a lease lasts before it claims, unless it is alone in the group.
+        Called if the view names no leader, or names this member after the end of its lease. The
+        metadata may have named another member before it was lost, and the lease of that member may
+        still last. So this member first waits for the length of a lease, unless it is alone in the
+        group.
         """
         self._unnamed_since = _since(self._unnamed_since, True, view.asked_at)
         alone = self._roster is not None and self._roster.members == {self._member}

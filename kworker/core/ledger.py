@@ -82,9 +82,9 @@ class Ledger:
         return forgotten or bool(self._settled or self._before)
 
     def is_done(self, offset: int) -> bool:
-        """Returns True if an offset is done: below the position, or done in an earlier assignment.
+        """Returns True if an offset is below the position, or was settled in an earlier assignment.
 
-        An offset of an earlier assignment counts only until its record is delivered again.
+        The earlier assignment counts only until the offset's record is delivered again.
         """
         position = self.position
         if position is not None and offset < position:
@@ -158,9 +158,10 @@ class Ledger:
         return self.deliver_run([offset]) is not None
 
     def deliver_run(self, offsets: list[int]) -> Collection[int] | None:
-        """Notes that records were delivered, ascending; returns those that were settled earlier.
+        """Notes that the records at these ascending offsets were delivered.
 
-        Returns None, and changes nothing, if any was delivered before.
+        Returns the offsets that were settled in an earlier assignment. Returns None, and changes
+        nothing, if any of the records was delivered before in this assignment.
         """
         if self._end is not None and offsets[0] < self._end:
             return None
@@ -213,7 +214,7 @@ class Ledger:
             self._forget()
 
     def _forget(self) -> None:
-        """Forgets the settled offsets. Those that the ledger does not store count as settled."""
+        """Forgets the settled offsets. An offset that is not stored here counts as settled."""
         if settled := self._settled:
             highest = next(offset for offset in reversed(self._open) if offset in settled)
             self._forgotten_to = max(self._forgotten_to, highest + 1)

@@ -77,7 +77,10 @@ class Membership:
         )
 
     def renewed(self, now: float) -> None:
-        """Notes that a new client replaces this one; the next one waits for twice as long."""
+        """Notes that a new client replaces this one.
+
+        The time before the next replacement is twice as long, up to the policy's limit.
+        """
         self._renewed_at = now
         self._patience_s = min(self._policy.renew_most_s, 2 * self._patience_s)
 

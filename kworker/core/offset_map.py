@@ -122,10 +122,10 @@ def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignor
 
 
 def same_topic(held: Committed, origin: bytes) -> bool | None:
-    """Returns True if the metadata of a commit shows that its position is of this very topic.
+    """Returns True if a commit's metadata shows that the commit was made for this very topic.
 
-    False: it is of an earlier topic of the same name. None: the metadata does not show it, being of
-    another cluster, partition or position, damaged, or not kworker's.
+    Returns False if the commit was made for an earlier topic of the same name. Returns None if the
+    metadata is damaged or not kworker's, or if it is of another cluster, partition or position.
     """
     text = held.metadata
     if not text.startswith(_PREFIX) or (body := _body(text)) is None:
@@ -137,7 +137,7 @@ def same_topic(held: Committed, origin: bytes) -> bool | None:
 
 
 class Settled(NamedTuple):
-    """The offsets of a partition that a commit settles: those below `position`, and `beyond`."""
+    """The offsets that a commit settles: all below `position`, and the ranges in `beyond`."""
 
     position: int
     beyond: Sequence[OffsetRange] = ()
@@ -197,16 +197,16 @@ def fits(unsettled: int, span: int, rest: int = 0) -> bool:
 
 
 def unsettled_max(span: int) -> int:
-    """Returns the most unsettled records in `span` offsets for which `fits` returns True."""
+    """Returns how many of `span` offsets may be unsettled so that `fits` still returns True."""
     return bisect_left(range(span), True, key=lambda n: not fits(n + 1, span))
 
 
 def _size_max(unsettled: int, span: int) -> int:
-    """Returns an upper bound of the bytes of `_runs`, for so many unsettled offsets in the span.
+    """Returns an upper bound of the bytes that an offset map takes for `span` offsets.
 
-    A run of done offsets follows an unsettled offset. The run takes one byte, or two if it is
-    longer than 64; at most span / 64 runs are that long. Neighbouring unsettled offsets have no run
-    between them, and take no more. Still longer runs and gaps take further bytes.
+    Each of the `unsettled` offsets costs one byte at most: for the run of done offsets after it, or
+    for its share of a gap (a row of unsettled offsets). A run longer than 64 takes a second byte;
+    there are at most span / 64 such runs. Still longer runs, and long gaps, take further bytes.
     """
     size, shift = unsettled, 6
     while longer := span >> shift:
@@ -218,7 +218,7 @@ def _size_max(unsettled: int, span: int) -> int:
 
 
 def size(base: int, runs: Sequence[OffsetRange]) -> int:
-    """Returns the most bytes that `runs` can add to an offset map whose own runs end by `base`."""
+    """Returns the most bytes that `runs` can add to an offset map of offsets below `base`."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
 

@@ -14,7 +14,7 @@ class Ownership:
     """
 
     def __init__(self, patience_s: float) -> None:
-        """`patience_s` is the time without an owner after which there is a problem."""
+        """A partition without an owner is reported by `problem` after `patience_s`."""
         self._patience_s = patience_s
         self._since: dict[PartitionId, float] = {}
 

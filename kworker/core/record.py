@@ -174,10 +174,11 @@ class Record:
 
     Handed from the poll thread to a handler thread and back; the thread that has it owns it. Some
     attributes exist for a while only. A record with an envelope (kworker's own headers) has
-    `scoreboard_word`: its source position, encoded for the scoreboard. A packed record has the
-    joined `values`, and the index `nth` of its own value among them. Records of one key wait in a
-    queue, their lane: if any wait behind this record, `last` is the last of them. A record whose
-    outputs wait for Kafka has `output_bytes`.
+    `scoreboard_word`: its source position, encoded for the scoreboard. A packed record (its
+    message was freed by `pack`) has `values`, the joined values of many records, and `nth`, the
+    index of its own value among them. Records of one key wait in a queue, their lane: if any wait
+    behind this record, `last` is the last of them. A record whose outputs wait for Kafka has
+    `output_bytes`, the size of these outputs.
     """
 
     last: "Record"
@@ -244,9 +245,10 @@ class Record:
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
 
     def stand_for(self, again: "Record") -> None:
-        """Makes this record, which ran on after a revoke, the one of the later assignment.
+        """Lets this record, whose run outlives its assignment, count for its redelivery `again`.
 
-        `again`, its redelivery there, does not run: this record gets its partition and lane.
+        `again` was delivered in a later assignment. It does not run: this record gets the partition
+        and the lane of `again`.
         """
         again.source_lanes.replace(again, self)
         self.partition, self.lane = again.partition, again.lane
@@ -255,7 +257,7 @@ class Record:
         self.failed_deliveries = ()  # of outputs that are written anew
 
     def unpack(self) -> None:
-        """Reverses `pack`: restores the record's fields, and lets the joined values go."""
+        """Reverses `pack`: restores the message, from the outcome and the value that was kept."""
         if self.raw is PACKED:
             source, result = self._packed()
             self.raw = Fields(source.place, source.timestamp, result.key, self.values[self.nth], ())
@@ -310,11 +312,11 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
 
 
 def pack(records: Sequence[Record]) -> None:
-    """Frees the messages of records that have run, and keeps only their values, joined.
+    """Frees the messages of records that have run; keeps only their values, in one bytes object.
 
-    Each record's outcome must be one `Output` whose `own` is the value of the source header. From
-    this output and the kept value, `unpack` restores the message. The joined values are freed once
-    none of the records is packed.
+    Each record's outcome must be a single `Output` that was made with bytes as its `headers`. From
+    this output and the kept value, `unpack` restores the message. The bytes object is freed once
+    none of the records is packed any more.
     """
     values = Values([record.raw.value() for record in records])
     for nth, record in enumerate(records):

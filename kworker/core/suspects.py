@@ -13,7 +13,10 @@ _ENDED_MOST = 10  # ends kept for each suspect, the last ones
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A record whose handler ran when its process died, and what its runs have shown since."""
+    """A record whose handler ran when its process died.
+
+    The fields after `place` hold what is known of the deaths of processes that ran this record.
+    """
 
     place: SourcePosition
     why: Literal["crash", "timeout"]
@@ -25,7 +28,7 @@ class Suspect:
     def after(self, how: str) -> "Suspect":
         """Returns a copy with `how` added to `ended`.
 
-        `how` says how another process ended that ran this record's handler.
+        One more process has died while it ran this record's handler; `how` says in which way.
         """
         return replace(self, ended=(*self.ended, how)[-_ENDED_MOST:])
 
@@ -147,10 +150,11 @@ class Trial:
         self._apart = deque(group for group in self._apart if group)
 
     def died(self, in_hand: Iterable[int], end: ProcessEnd) -> CountedDeath | None:
-        """Notes that the process died while `in_hand` ran; returns the death if it counts.
+        """Notes that the process died while the records `in_hand` ran.
 
-        Returns None for a death that does not. After a time-out `in_hand` has only the records that
-        overran. A death counts against a record only if this record alone ran in the process.
+        Returns the death if it counts against a record, else None. A death counts only if the
+        process ran a single record in its life. After a time-out, `in_hand` has only the records
+        whose handlers ran for too long.
         """
         rest, self._running = self._running, []
         if end.blame is Blame.NOBODY:
@@ -166,9 +170,9 @@ class Trial:
         return None
 
     def _put_back(self, numbers: list[int]) -> None:
-        """Puts records back to where they waited before their run.
+        """Puts records of an ended run back into the queue from which the run took them.
 
-        The death that ended this run shows nothing about them.
+        These records are not to blame for the end of the run.
         """
         if not self._is_apart:
             self._together += numbers

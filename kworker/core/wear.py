@@ -22,21 +22,21 @@ class Fits:
 
 @dataclass(frozen=True, slots=True)
 class TooLargeAtFirst:
-    """The worker was over its limit before its first record, so a replacement would be, too."""
+    """The worker was over its memory limit before its first record; a new one would be so again."""
 
     baseline_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The worker is over its limit again, too soon after a replacement to replace it now."""
+    """The worker is over its memory limit, but the last replacement is too recent for another."""
 
     for_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class WornOut:
-    """The worker is over its limit, and must be replaced now."""
+    """The worker is over its memory limit, and must be replaced now."""
 
 
 Judgement = Fits | TooLargeAtFirst | Waits | WornOut
@@ -74,7 +74,10 @@ class Wear:
         return Fits()
 
     def replaced(self, now: float) -> None:
-        """Notes a replacement; the next one waits longer, unless the process has lived long."""
+        """Notes that a new process replaces the worker's present one.
+
+        The next replacement is put off for longer, unless the replaced process has lived long.
+        """
         self._not_before = now + self._backoff.failed(now - self._began)
 
 

@@ -100,7 +100,10 @@ class EditedFile:
         return self._requeue.record(edit.envelope, edit.key, edit.value, edit.headers)
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
-        """Yields each line that is not empty, with its number. Raises UsageError."""
+        """Yields each line that is not empty, with its number.
+
+        Raises UsageError if the file cannot be read.
+        """
         try:
             with self._path.open("rb") as file:
                 for number, line in enumerate(file, 1):

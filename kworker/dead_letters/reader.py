@@ -19,8 +19,9 @@ class RecordReader(Protocol):
 class DeadLetters:
     """Reads a service's dead letters, and their resolutions from the state topic.
 
-    The dead-letter topic is read up to its end at this object's creation, the state topic up to its
-    present end. Used by one thread, which finishes one iterator before it begins another.
+    The dead-letter topic is read up to the end that it had when this object was created. The state
+    topic is read up to the end that it has at the call of `resolutions`. Used by one thread, which
+    finishes one iterator before it begins another.
     """
 
     def __init__(
@@ -39,7 +40,10 @@ class DeadLetters:
         self.seen = SeenNames()
 
     def resolutions(self) -> Resolutions:
-        """Reads all resolutions that are committed by now. Raises Unreachable."""
+        """Reads all resolutions that are committed by now.
+
+        Raises Unreachable if Kafka does not answer.
+        """
         found = Resolutions(self.topic)
         for raw in self._reader.records(self._state, self._bounds_of(self._state)):
             found.add(raw.key(), raw.value())
@@ -73,5 +77,8 @@ class DeadLetters:
         return f"its partition {place.partition} holds {held.start} to {held.stop - 1}"
 
     def letters(self, spans: Mapping[int, range]) -> Iterator[DeadLetter]:
-        """Yields the dead letters in `spans`, partition by partition. Raises Unreachable."""
+        """Yields the dead letters in `spans`, partition by partition.
+
+        Raises Unreachable if Kafka does not answer.
+        """
         return self.seen.record(map(DeadLetter.of, self._reader.records(self.topic, spans)))

@@ -143,7 +143,7 @@ class RecordSearch:
 
 
 def _sources(raw: RawMessage) -> Iterator[Source]:
-    """Yields the source position that kworker's headers name, if there is one."""
+    """Yields the source position from each valid header `kworker-source` of a record."""
     try:
         headers = raw.headers() or ()
     except SystemError:  # a header name that is not UTF-8: none that kworker wrote

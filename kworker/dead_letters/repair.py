@@ -18,7 +18,10 @@ BATCH_BYTES_MAX = 8 << 20
 
 
 class RepairStep(NamedTuple):
-    """A dead letter to resolve, and the record to write for it, or None."""
+    """A dead letter to resolve, and the record to write for it.
+
+    `output` is None if no record is to be written, but only the resolution.
+    """
 
     identity: DeadLetterIdentity
     output: Output | None
@@ -53,7 +56,10 @@ class Requeue(NamedTuple):
     def record(
         self, envelope: Envelope, key: bytes | None, value: bytes | None, headers: HeaderList
     ) -> Output:
-        """Returns a requeue record with this content: the first attempt of its source record."""
+        """Returns a requeue record with this content.
+
+        When the workers run it, that counts as the first attempt.
+        """
         source = envelope.source
         own: HeaderList = [
             *names.carried(headers),

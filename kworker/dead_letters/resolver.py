@@ -62,7 +62,8 @@ class Resolver:
     def open(self) -> None:
         """Fences an earlier command, which can then commit no more, and aborts its transaction.
 
-        Raises the errors of `resolve`.
+        Raises Unreachable if Kafka refuses temporarily; AlreadyRunning if it refuses for good,
+        since another command or program has taken over the transactional id.
         """
         with self._errors_converted():
             self._transactor.open()
@@ -164,7 +165,8 @@ def resolve_all(
 ) -> int:
     """Resolves the steps at this pace, until they end or a stop is requested; returns their number.
 
-    Calls `report` with the number so far after each transaction. Raises as `Resolver.resolve` does.
+    Calls `report` with the number so far after each transaction. Raises Unreachable if Kafka
+    refuses a transaction temporarily, AlreadyRunning if it refuses one for good.
     """
     done, due_s = 0, time.monotonic()
     for batch in batches(steps, pace.batch_max):
@@ -180,10 +182,11 @@ def resolve_all(
 
 @contextmanager
 def exclusive(file: Path, name: str) -> Iterator[None]:
-    """Keeps a second command of this service from running on this host. Raises AlreadyRunning.
+    """Keeps a second command of this service from running on this host.
 
-    The lock is on the configuration file, which exists for every user, so that no lock file is
-    needed. On another host, a second command fences the first one instead.
+    Raises AlreadyRunning if another command is running. The configuration file is locked: it exists
+    for every user, so no lock file is needed. A second command on another host is not stopped by
+    this lock; it fences the first one instead.
     """
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -26,10 +26,11 @@ class DelayConsumer(Taking, PositionReader, Protocol):
 
 
 class DelayAssignment:
-    """The delay partitions assigned to this member now; the consumer's rebalance `Listener`.
+    """The delay partitions that are assigned to this member now.
 
-    Owned by the delay process's thread: every callback comes from inside `poll`. A revocation
-    commits nothing: only the transactions that forward records commit positions.
+    This object is also the `Listener` that the consumer calls in a rebalance. Owned by the delay
+    process's thread: every callback comes from inside `poll`. A revocation commits nothing: only
+    the transactions that forward records commit positions.
     """
 
     def __init__(
@@ -154,7 +155,8 @@ class DelayAssignment:
     def read_positions(self) -> list[PartitionId]:
         """Reads the committed positions and drops the records below them, which were forwarded.
 
-        Returns the partitions whose position has changed. Raises KafkaRequestError.
+        Returns the partitions whose position has changed. Raises KafkaRequestError if Kafka refuses
+        the request or does not answer.
         """
         moved: list[PartitionId] = []
         if not self.partitions:
@@ -187,7 +189,10 @@ class DelayAssignment:
                 )
 
     def _stop_partition(self, at: PartitionId) -> None:
-        """Logs that a partition lacks the next offset, so that the client fetches no more of it."""
+        """Logs that a partition does not hold the offset that is to be read next.
+
+        The client has stopped fetching from this partition.
+        """
         if not (partition := self.partitions.get(at)):
             return  # its owner gets the same event
         name = _name(at)

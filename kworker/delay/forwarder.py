@@ -51,7 +51,7 @@ class Forwarder:
     def open(self) -> None:
         """Opens a producer unless one is open; aborts a transaction that an earlier one left open.
 
-        Raises KafkaRequestError.
+        Raises KafkaRequestError if Kafka refuses a request or does not answer.
         """
         if self._opened:
             return
