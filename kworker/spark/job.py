@@ -101,7 +101,10 @@ class Job:
         return Leadership(consumer, admin, self._config.delivery.results)
 
     def _lower_limits(self) -> str:
-        """Lowers the batch limits of the tables whose batches may have filled the memory."""
+        """Lowers the batch limits of the tables whose batches may have filled the memory.
+
+        Returns a sentence that tells the user the new limits, or why they cannot be saved.
+        """
         waiting = [q.progress for q in self._queries if q.progress.state is JobState.RUNNING]
         behind = {each.name: each.behind(self._watch.ends) or 0 for each in waiting}
         large = [each for each in waiting if 4 * behind[each.name] >= each.batch_records]
@@ -167,7 +170,10 @@ class Job:
         return all(map(self._is_done, self._queries))
 
     def _is_done(self, query: TableQuery) -> bool:
-        """True if a query has finished. With `once`, a query that has failed is done as well."""
+        """True if a query has finished.
+
+        In a job that ends by itself (`once`), a query that has failed is done, too.
+        """
         return query.finished or (self._once and query.has_failed)
 
     def _raise_if_all_misconfigured(self) -> None:
@@ -175,14 +181,20 @@ class Job:
             raise ConfigError([query.progress.reason for query in self._queries])
 
     def _raise_failures(self) -> None:
-        """Raises KworkerError if a table failed in a job with `once` that was not stopped."""
+        """Raises KworkerError if the query of a table has failed.
+
+        Only does so in a job that ends by itself (`once`), and only if no stop was requested.
+        """
         if self._once and not self._stop.made:
             failed = [query.progress for query in self._queries if query.has_failed]
             if failed:
                 raise KworkerError("\n".join(f"table {t.name}: {t.reason}" for t in failed))
 
     def turn(self, now: float) -> None:
-        """One turn of the job's loop; blocks for seconds only while a query starts."""
+        """Monitors the queries, starts those that are due, and reports the state of the job.
+
+        Stops the queries if this job does not lead. Blocks for seconds only while a query starts.
+        """
         check_jvm()
         if now >= self._calm_at:
             self._limits.forget()

@@ -50,7 +50,10 @@ class Planner:
         self._missing = missing
 
     def plan(self) -> list[TableQuery]:
-        """Makes the queries, not started yet. Wrong settings of a table fail only that table."""
+        """Makes the query of each table, but does not start it.
+
+        If the settings of a table are wrong, only the query of this table is marked as failed.
+        """
         spark = self._config.spark
         assert spark is not None
         stream = results(self._session, self._config, spark.batch_records)

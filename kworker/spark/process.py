@@ -18,7 +18,11 @@ from kworker.spark.stop import StopRequest, end_with_parent
 
 
 def run(config: Path | None, *, once: bool) -> NoReturn:
-    """Runs the job in this process, then exits; with `once`, when the tables have all results."""
+    """Runs the job in this process, and exits the process when the job ends.
+
+    With `once`, the job ends when the tables have all results. Otherwise it runs until a stop is
+    requested or an error ends it.
+    """
     code: int = ExitCode.FAILURE
     try:
         code = _run(config, once=once)

@@ -103,7 +103,10 @@ class TableQuery:
         )
 
     def restart(self) -> None:
-        """Stops the query; a later `turn` of it checks its checkpoint and starts it again."""
+        """Stops the query, so that a later call of `turn` starts the query again.
+
+        That start checks the checkpoint first.
+        """
         if self._query is not None:
             self._stop(self._query)
             self._query = None

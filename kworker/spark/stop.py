@@ -21,7 +21,10 @@ class StopRequest:
         self.made = False
 
     def listen(self) -> None:
-        """Installs the handlers of TERM and INT; called again after pyspark has replaced INT's."""
+        """Installs the handlers of TERM and INT.
+
+        The job calls this again after pyspark has installed a handler of INT of its own.
+        """
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._record)

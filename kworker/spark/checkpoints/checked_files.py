@@ -56,7 +56,10 @@ def _matches(content: bytes, sums: bytes) -> bool:
 
 
 def parse_object(path: str, text: str) -> dict[str, Any]:
-    """Parses a JSON object. Raises Damaged, with `path` in its text, for any other text."""
+    """Parses the content `text` of the file `path`, which must be a JSON object.
+
+    If the content is anything else, raises Damaged with an error that names the file.
+    """
     try:
         found = json.loads(text)
     except ValueError:

@@ -145,10 +145,10 @@ def damaged_state(folder: Folder) -> str | None:
 
 
 def remove_plan(folder: Folder, batch: int) -> None:
-    """Removes the plan of a batch that is not in its table, so that Spark plans it again.
+    """Removes the plan of a batch, so that Spark plans a new batch in its place.
 
-    The state that the batch has written is removed first, since Spark would use it for the new
-    batch.
+    The old batch must not be in the table. The state that the old batch has written is removed
+    first, since Spark would use this state for the new batch.
     """
     later = (f"{batch + 1}.", f".{batch + 1}.")
     for name in folder.walk("state"):
@@ -167,7 +167,7 @@ class CheckpointSurvey:
 
 
 def survey(folder: Folder, topic: str) -> CheckpointSurvey:
-    """Reads the positions that a reset can use from a checkpoint, which may be damaged."""
+    """Reads from a checkpoint, which may be damaged, the positions that a reset needs."""
     batches = _batches(folder, "offsets")
     ends = {batch: _end(folder, batch, topic) for batch in batches[-3:]}
     known = {batch: end for batch, end in ends.items() if end is not None}

@@ -41,7 +41,11 @@ class CommitMark:
 
     @property
     def version(self) -> int:
-        """A number that grows with each commit to a table, first by epoch and then by batch."""
+        """A number that grows with each commit to a table.
+
+        Its upper bits are the epoch, which grows when a query takes over the table. Its lower 32
+        bits are the batch's number plus 1.
+        """
         return (self.epoch << _EPOCH_BITS) + self.batch + 1
 
     def text(self) -> str:
@@ -59,7 +63,11 @@ class CommitMark:
 
     @classmethod
     def parse(cls, text: str | None, writer: str) -> "CommitMark | None":
-        """Reads a commit's mark; None without one, or for the mark of another service or table."""
+        """Reads kworker's entry from `text`, the metadata of a commit.
+
+        Returns None if there is no entry, or if the entry is not from `writer`, which names a
+        service and a table.
+        """
         try:
             fields = json.loads(text or "")[_KEY]
             if fields["writer"] != writer:
@@ -79,7 +87,10 @@ class CommitMark:
 
 
 def epoch_of(version: int) -> int:
-    """Returns the epoch in a mark's version; 0 for the version -1, which means no mark."""
+    """Returns the epoch that is part of a commit's version, see `CommitMark.version`.
+
+    The version -1 means that the table has no commit by kworker; its epoch is 0.
+    """
     return max(0, version) >> _EPOCH_BITS
 
 

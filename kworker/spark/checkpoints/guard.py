@@ -65,13 +65,13 @@ class Guard:
         last_mark: CommitMark | None = None,
         keeps_state: Callable[[], bool] = lambda: False,
     ) -> QueryStart:
-        """Decides where the query starts. Raises Damaged if it must not start.
+        """Decides where the query starts. Raises Damaged if the query must not start.
 
-        `committed` has the consumer group's positions. `last_mark` is kworker's last entry in
-        the table's commits. The query continues from this entry, unless a person has reset the
-        checkpoint since. If the checkpoint ends elsewhere, it is renamed and a new one is begun. A
-        query that keeps state between batches raises Damaged instead. Errors of the file system are
-        raised as they are.
+        `committed` has the consumer group's positions. `last_mark` is kworker's last entry in the
+        table's commits. The query continues from this entry, unless a person has reset the
+        checkpoint since. If the checkpoint ends elsewhere, it is renamed and a new one is begun.
+        But if the query keeps state between batches, Damaged is raised, since a new checkpoint
+        would lack the state. Errors of the file system are raised as they are.
         """
         folder = self._folder
         if is_half_reset(folder):

@@ -41,14 +41,18 @@ class Reset:
 
     @property
     def skipped(self) -> int:
-        """The most results that the table will lack because the new positions are after them."""
+        """The highest possible number of results that the table will lack after the reset.
+
+        The new positions are after these results, so the query will not read them.
+        """
         return sum(max(0, move.position - self._kept(move)) for move in self.moves)
 
     def _kept(self, move: Move) -> int:
-        """The position below which all results are in the table after the reset.
+        """The position before which the table has all results of a partition after the reset.
 
-        It is 0 for a new table, and for one that each batch writes anew. Without a committed
-        position, the new position is returned, so that no result counts as missing.
+        It is 0 if the table is new, or if each batch replaces all rows of the table. If the
+        partition has no committed position, the new position is returned. Then no result counts as
+        missing.
         """
         if self.fresh or self.table.mode == "complete":
             return 0
@@ -61,17 +65,19 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The highest number of results that the table may lack below the committed positions.
+        """The highest number of results before the committed positions that the table may lack.
 
-        The readable part of the checkpoint ends before these results, so it does not prove that
-        they are in the table. A person may have moved the committed positions.
+        The reset takes these results to be in the table, since the consumer group has committed
+        them. But a person may have moved the committed positions, and the old checkpoint does not
+        prove that the results are in the table.
         """
         return sum(max(0, (move.current.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
-        """Yields the moves to a committed position, each with a second position.
+        """Yields a move and a position for each partition that moves to its committed position.
 
-        The old checkpoint proves that all results before the second position are in the table.
+        The old checkpoint proves that all results of the partition before the yielded position are
+        in the table.
         """
         for move in self.moves:
             at = self.left.settled.get(move.current.partition)

@@ -27,7 +27,10 @@ class FailingResult:
 
 
 class SetAside(NamedTuple):
-    """Results left out of the table since its transform fails on them: a count, and recent ones."""
+    """The results that were left out of the table because its transform fails on them.
+
+    `number` counts all these results; `recent` only has the results of the latest batches.
+    """
 
     number: int
     recent: list[FailingResult]

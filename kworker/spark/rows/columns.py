@@ -86,7 +86,7 @@ def has_schema(table: TableSettings) -> bool:
 
 
 def leaves_out_repeats(table: TableSettings) -> bool:
-    """True if a merge by source position leaves out repeated results: only in mode "append"."""
+    """True if repeated results are left out: if batches are merged, and the mode is "append"."""
     return is_merged(table) and table.mode == "append"
 
 
@@ -186,7 +186,7 @@ def _inner_objects_named(text: str, schema: StructType, depth: int) -> Iterator[
 
 
 def _all_objects_named(texts: str, type_: DataType, depth: int) -> str:
-    """SQL that is true if every object in an array of JSON texts passes `_names_every_field`."""
+    """SQL that is true if no object in an array of JSON texts has an unknown or repeated field."""
     text = f"t{depth}"
     if isinstance(type_, StructType):
         named = _names_every_field(f"json_object_keys({text})", text, type_, depth)
@@ -239,7 +239,7 @@ class Repartitioned(ValueError):
 
 
 def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
-    """Raises Repartitioned if the columns differ: no reader can read two layouts together."""
+    """Raises Repartitioned if the partition columns differ: a table can only have one layout."""
     if [name.casefold() for name in have] != [name.casefold() for name in want]:
         in_table, given = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
         raise Repartitioned(f"the table is partitioned by {in_table}, and partition_by has {given}")
@@ -270,8 +270,8 @@ def merge_statement(
 
     With `update`, a row also replaces the table's row with the same keys, unless the table's row is
     later. Rows of one source partition are compared by offset, other rows by timestamp. The column
-    SEEN has the batch's last offset with these keys in each partition. If that offset is higher
-    than the offset of the table's row in the same partition, the table's row is replaced, too.
+    SEEN has the offset of the batch's last row with these keys, for each source partition. The
+    table's row is also replaced if SEEN has a higher offset for the partition of the table's row.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)

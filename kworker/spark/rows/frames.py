@@ -162,7 +162,10 @@ def positions_of(records: DataFrame, table: TableSettings) -> DataFrame:
 
 
 def _parsed_headers(records: DataFrame, *kept: str) -> DataFrame:
-    """Splits Kafka records into the columns in RESULT; keeps the Kafka columns in `kept`, too."""
+    """Parses Kafka records and their headers into the columns that the constant RESULT lists.
+
+    Also keeps the Kafka columns that are named in `kept`.
+    """
     return records.selectExpr(*kept, *ENVELOPE).selectExpr(*kept, *RESULT)
 
 

@@ -31,7 +31,7 @@ _LOGIN_MODULES = {
 def source_options(
     common: Mapping[str, Value], topic: str, starting: str = "earliest"
 ) -> dict[str, str]:
-    """The options of Spark's Kafka source, which begins at `starting` without a checkpoint.
+    """The options of Spark's Kafka source. A query without a checkpoint begins at `starting`.
 
     Reads certificate files. Raises ConfigError when a file cannot be read, or when the Spark job
     does not support the SASL mechanism. The options hold secrets, and must not get into a command
@@ -62,7 +62,10 @@ def ending_offsets(topic: str, end: Mapping[int, int]) -> str:
 
 
 def client_properties(common: Mapping[str, Value]) -> dict[str, str]:
-    """Translates librdkafka's properties into those of Java's client, where it has them."""
+    """Translates librdkafka's properties into those of Java's client.
+
+    Leaves out the properties for which kworker knows no counterpart.
+    """
     given = {_RENAMED.get(name, name): _text(value) for name, value in common.items()}
     same = {name: given[name] for name in _SAME if name in given}
     return {**same, **_security(given), **_tls(given)}

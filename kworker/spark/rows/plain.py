@@ -67,9 +67,9 @@ def may_be_plain(text: str, schema: StructType) -> str:
 def is_plain(plain: str, text: str, schema: StructType) -> str:
     """SQL that is true if `plain`, parsed from `text`, gives `text` again when written as JSON.
 
-    The SQL first removes from `text` the spaces that Python's encoder writes after a field's colon
-    and before a string. If a space inside a string is removed, too, the two texts differ. Then each
-    value of the result is checked on its own, which costs more.
+    Before it compares, the SQL removes from `text` the spaces that Python's encoder writes after a
+    field's colon and before a string. This may also remove a space inside a string. Then the SQL is
+    false, and each value of the result is checked on its own, which costs more.
     """
     dense = f"replace(replace({text}, '\": ', '\":'), ', \"', ',\"')"
     same = f"to_json({plain}, map('ignoreNullFields', 'false')) = {dense}"

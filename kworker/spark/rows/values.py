@@ -45,7 +45,11 @@ _CHANGED = (
 
 
 def read_schema(schema: StructType) -> StructType:
-    """The schema to parse JSON with; VARIANT is the type of values that Spark might change."""
+    """The schema with which a result's JSON is parsed.
+
+    It has VARIANT in place of each type for which Spark's parser might change a value, for example
+    by rounding. It has SMALLINT in place of TINYINT.
+    """
     return StructType([StructField(f.name, _read_as(f.dataType)) for f in schema.fields])
 
 
@@ -128,9 +132,10 @@ def _inside(type_: DataType, inner: DataType, rebuilt: Callable[[DataType], Data
 
 
 def _text(value: str, type_: DataType) -> str:
-    """SQL that turns a value into text, and then converts the text to the type.
+    """SQL that converts the VARIANT `value` to text, and then this text to `type_`.
 
-    The text of a number has all its digits.
+    The result is NULL if the value is of a kind that does not fit, such as a number for a date. It
+    is also NULL if the conversion would lose anything.
     """
     text = f"variant_get({value}, '$', 'string')"
     if isinstance(type_, StringType):
@@ -141,7 +146,10 @@ def _text(value: str, type_: DataType) -> str:
 
 
 def _pattern(type_: DataType) -> str:
-    """The regular expression of all texts that the type can hold without loss."""
+    """A regular expression for texts of `type_`.
+
+    For a text that does not match, the SQL of `lossless_cast` is NULL.
+    """
     if isinstance(type_, DateType):
         return _DAY
     if isinstance(type_, TimestampType):

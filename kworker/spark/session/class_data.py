@@ -169,9 +169,9 @@ def _make_room(folder: Path) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Removes all files of classes but the KEPT files that were used last.
+    """Removes files of saved classes; keeps the KEPT files that were used last.
 
-    No JVM can use a file that another version of Java or Spark has made.
+    A new version of Java or Spark makes a new file, and cannot use the old ones.
     """
     for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_age_s)[KEPT:]:
         path.unlink(missing_ok=True)

@@ -42,7 +42,10 @@ appender.console.layout.alwaysWriteExceptions = false
 
 
 def log4j_properties() -> str:
-    """The configuration of Log4j: to stderr, from WARN up."""
+    """The configuration of Log4j. Messages of level WARN and above are written to stderr.
+
+    The loggers in _QUIET_LOGGERS only write messages of level ERROR and above.
+    """
     quiet = [
         f"logger.q{number}.name = {name}\nlogger.q{number}.level = error\n"
         for number, name in enumerate(_QUIET_LOGGERS)

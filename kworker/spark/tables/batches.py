@@ -90,10 +90,11 @@ def _distinct(batch: DataFrame) -> DataFrame:
 
 
 def _latest(batch: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Reduces a batch to one row for each key, as MERGE demands: the latest one.
+    """Reduces a batch to the latest row of each key, since MERGE allows one row for each key.
 
-    The latest row of each partition is found by offset, and the latest of these by timestamp. Rows
-    without a source position, such as sums, are one for each key already.
+    The rows of one partition are compared by offset. Then the latest rows of all partitions are
+    compared by timestamp. Rows without a source position, such as sums, need no comparison: the
+    batch has only one such row for each key.
     """
     if not set(SOURCE_COLUMNS) <= set(batch.columns):
         return batch.dropDuplicates(list(keys))

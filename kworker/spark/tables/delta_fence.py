@@ -91,7 +91,10 @@ class DeltaFence:
         return folder_at(self._session, path) if path else None
 
     def _first_write_markers(self) -> list[str]:
-        """The names of the marker files of a first write that has begun."""
+        """The names of the marker files that `prepare_first_write` has left in the table's folder.
+
+        They are removed when the first write has succeeded.
+        """
         folder = self._folder
         try:
             names = folder.names("") if folder else []

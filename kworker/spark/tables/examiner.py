@@ -58,7 +58,8 @@ def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
     """Finds each result that fails alone, by bisection. Ignores results that only fail together.
 
     Ends early when more than SET_ASIDE_MAX results are found. Raises what `fails` raises. To find
-    one result among n takes 1 + 2 log2 n calls of `fails`, which together get 3 n records.
+    one failing result among n, it calls `fails` about 1 + 2 log2 n times. All these calls together
+    process about 3 n results.
     """
     parts = Bisection(range(sum(end - begin for begin, end in batch.values())))
     found: Found = {}

@@ -33,15 +33,18 @@ class Fence(Protocol):
     taken: bool  # False before the table exists
 
     def take(self, owner: str) -> CommitMark | None:
-        """Keeps other jobs out from now on. Returns kworker's entry in the last batch's commit.
+        """Begins to guard the table: from now on, this job and another one cannot both write to it.
 
-        Returns None if no commit has such an entry. `owner` is the id of the streaming query if its
-        checkpoint is on this host, else an id of this job. Raises TableFenced when another job
-        takes the table at the same time.
+        Returns kworker's entry in the last batch's commit, or None if no commit has such an entry.
+        `owner` is the id of the streaming query if its checkpoint is on this host, else an id of
+        this job. Raises TableFenced if another job commits to the table at the same time.
         """
 
     def creating(self, columns: StructType, /) -> AbstractContextManager[None]:
-        """A context in which this job creates the table; other jobs are kept out from then on."""
+        """Returns a context manager. The caller creates the table in its `with` block.
+
+        If the format is Delta, the table's first commit then has kworker's entry.
+        """
 
     def prepare_first_write(self, columns: StructType, /) -> bool:
         """Prepares the table's folder, so that the first write of rows creates the table.
@@ -50,9 +53,9 @@ class Fence(Protocol):
         """
 
     def write(self, rows: DataFrame, mark: CommitMark, *, overwrite: bool = False) -> None:
-        """Appends rows; with `overwrite` they replace all other rows.
+        """Appends `rows` to the table. With `overwrite`, they replace all its other rows.
 
-        Raises TableFenced if another job has taken the table.
+        Raises TableFenced if another job has committed to the table since this job called `take`.
         """
 
     def merge(
@@ -61,8 +64,8 @@ class Fence(Protocol):
         """Inserts the rows whose keys are not in the table.
 
         With `update`, a row whose keys are in the table replaces the table's row, unless the
-        table's row comes from a later record. Raises TableFenced if another job has taken the
-        table.
+        table's row comes from a later record. Raises TableFenced if another job has committed to
+        the table since this job called `take`.
         """
 
 
