@@ -40,7 +40,7 @@ def schema() -> None:
 
 
 def masked(config: Config) -> dict[str, Any]:
-    """Returns the configuration, keys named as in kworker.toml, with secrets masked."""
+    """Returns the configuration. Its keys are named as in kworker.toml; its secrets are masked."""
     data = config.model_dump(mode="json", by_alias=True, exclude={"file", "secret_keys"})
     kafka = data["kafka"]
     data["kafka"] = {**kafka.pop("common"), **{k: v for k, v in kafka.items() if v}}

@@ -160,9 +160,9 @@ def _position(
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:
-    """Returns the topics to reset: `topic` alone, or without it all source topics.
+    """Returns the topics to reset: all source topics if `topic` is None, else only `topic`.
 
-    The requeue topic is reset only if it is named. Raises UsageError for any other topic.
+    Raises UsageError if `topic` is neither a source topic nor the requeue topic.
     """
     if topic is None:
         return sources
@@ -185,7 +185,8 @@ def _chosen(
 def _refuse_without_positions(config: Config, rows: Sequence[GroupPosition]) -> None:
     """Raises KworkerError if the group has no positions at all.
 
-    If only some partitions were reset, the service would read all others from their first offset.
+    The first reset of such a group must cover all partitions of the source topics. If it left one
+    out, the service would read that partition from its first offset.
     """
     if all(row.committed is None for row in rows):
         raise KworkerError(

@@ -48,8 +48,9 @@ def reject(
 
     Use it for a record that fails again and again, waits in memory, or delays others. The record
     must exist and must not be finished; its retry may wait in a delay topic. A run that has begun
-    is not interrupted, and counts if it succeeds. Type the command on the host whose worker has the
-    partition. The rejection survives restarts; it ends when the record is finished, or after a day.
+    is not interrupted. If this run succeeds and its results are published, the record does not
+    become a dead letter. Type the command on the host whose worker has the partition. The rejection
+    survives restarts; it ends when the record is finished, or after a day.
     """
     from kworker.instance.rejections import Rejections
     from kworker.instance.state_folder import StateFolder
@@ -135,13 +136,14 @@ def resume(
         typer.Option("--accept-dead", help="Write the dead letters that the breaker holds back."),
     ] = False,
 ) -> None:
-    """Write the dead letters that an open circuit breaker holds back.
+    """Write the dead letters that an open dead-letter breaker holds back.
 
     Example: [bold]kworker resume --accept-dead[/bold]
 
-    The breaker opens when too many records become dead letters (the key dead_letter.breaker):
-    the cause is then rarely in the records. While the breaker is open, some of the records that it
-    holds run again every 5 s; after ten successes in a row it closes by itself.
+    A worker's breaker opens when too many of its records become dead letters (the key
+    dead_letter.breaker): the cause is then rarely in the records. While the breaker is open, some
+    of the records that it holds run again every 5 s. After ten successes in a row the breaker
+    closes by itself.
     """
     from kworker.instance.state_folder import StateFolder
     from kworker.supervisor.control.client import ControlClient

@@ -122,7 +122,8 @@ def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurve
 def _print_plan(config: Config, ranges: "OffsetRanges", *, as_json: bool) -> None:
     """Prints the number of records that a replay would run, and their offsets.
 
-    With a range of time, it reads the records to count them, as timestamps may be out of order.
+    If the replay has a range of time, this function reads the records to count them, since their
+    timestamps may be out of order.
     """
     counts = _counts(config, ranges) if ranges.has_time_bounds or not ranges.spans else None
     rows = [

@@ -93,7 +93,8 @@ def abort(
 def _found(config: Config, older_min: int) -> list[Transaction]:
     """Returns the service's hanging transactions, and open ones that may affect its positions.
 
-    The latter are in the partitions of `__consumer_offsets` that hold the service's positions.
+    An open transaction may affect them if it is in a partition of `__consumer_offsets` that holds
+    positions of the service.
     """
     tool, admin = _tool(config), _admin(config)
     hanging = _hanging(config, tool, admin, older_min)

@@ -169,8 +169,9 @@ class Admin(AdminConnection):
     def _consumer_beside(self, group: str, *, stable: bool = True) -> Iterator[Consumer]:
         """Opens a consumer that sends requests about the group without joining it.
 
-        The AdminClient has these requests, too, but with library version 2.16 they crash the
-        process while there is no coordinator, as for the first group of a new cluster.
+        An AdminClient could send these requests, too. But in library version 2.16 it crashes the
+        process while the group has no coordinator, as in a new cluster. If `stable` is False, the
+        brokers also report positions that an open transaction may change.
         """
         own = {
             "group.id": group,

@@ -49,9 +49,10 @@ class AdminRequestError(KworkerError):
 
 
 class AdminConnection:
-    """Sends requests with an AdminClient; raises only `Unreachable` or `AdminRequestError`.
+    """Sends requests with an AdminClient. Each request blocks for about `timeout_s` at most.
 
-    Each request blocks for about `timeout_s` at most.
+    Raises `Unreachable` if no broker answers, or if an election lasts too long. Raises
+    `AdminRequestError` for any other failure.
     """
 
     def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:

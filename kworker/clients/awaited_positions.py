@@ -47,8 +47,8 @@ class AwaitedPositions:
 
         Kafka does not report positions that an open transaction may change. A predecessor of
         this process may have left such a transaction open. So `ready` is called before each
-        request: it ends that transaction, or waits for its end. `ready` may raise
-        KafkaRequestError.
+        request: it ends that transaction, or waits for its end. If `ready` raises
+        KafkaRequestError, this method calls `ready` again after a short wait.
         """
 
         def read() -> dict[PartitionId, Committed | None]:
@@ -62,7 +62,8 @@ class AwaitedPositions:
     ) -> _Answer | None:
         """Repeats `request` until it succeeds; returns None if the process has to stop first.
 
-        `why` turns each KafkaRequestError into the reason that is logged and shown as `problem`.
+        `why` turns each KafkaRequestError into a text. The attribute `problem` has this text until
+        this method returns; each new text is logged.
         """
         answer = None
         while True:

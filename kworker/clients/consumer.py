@@ -32,7 +32,10 @@ _LOG = logging.getLogger("librdkafka")
 
 
 class Listener(Protocol):
-    """Receives assignments, revocations and results of commits; `poll` calls it on its thread."""
+    """Receives assignments, revocations and results of commits from `KafkaConsumer.poll`.
+
+    The listener runs on the thread that calls `poll`.
+    """
 
     def assigned(self, partitions: list[PartitionId]) -> None: ...
     def revoked(self, partitions: list[PartitionId]) -> None: ...
@@ -155,7 +158,10 @@ class KafkaConsumer:
         return early + (self._hold_back(batch) if self._unresumed else batch)
 
     def _take_early(self, most: int) -> list[RawMessage]:
-        """Removes and returns held-back records and events of partitions that are now resumed."""
+        """Returns up to `most` messages that were held back until their partition was resumed.
+
+        These messages are no longer held back. A message is a record or an event.
+        """
         now: list[RawMessage] = []
         later: list[RawMessage] = []
         for raw in self._early:
@@ -191,7 +197,11 @@ class KafkaConsumer:
     def positions(
         self, partitions: Iterable[PartitionId], timeout_s: float
     ) -> dict[PartitionId, Committed | None]:
-        """Returns committed positions, None where there is none. Raises KafkaRequestError."""
+        """Returns the committed position of each partition; None for a partition without one.
+
+        Raises KafkaRequestError if the coordinator refuses, or does not report all positions within
+        `timeout_s`.
+        """
         asked = [TopicPartition(*at) for at in partitions]
         try:
             answer = self._consumer.committed(asked, timeout=timeout_s)
@@ -230,8 +240,9 @@ class KafkaConsumer:
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
         """Begins to fetch partitions at these positions; `poll` returns no records before `resume`.
 
-        A position is an offset, None for the first offset, or LOST for the committed position. The
-        client is not really paused, since it would then fetch nothing for a second after `resume`.
+        A position is an offset, None for the first offset, or LOST for the committed position. This
+        method does not pause the client, since a paused client would fetch nothing for a second
+        after `resume`. Instead, `poll` holds the records back.
         """
         starts = {at: OFFSET_BEGINNING if p is None else p for at, p in positions.items()}
         partitions = [TopicPartition(*at, start) for at, start in starts.items()]
@@ -300,9 +311,9 @@ class KafkaConsumer:
             )
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:
-        """Returns a partition's first offset and the one after its last.
+        """Returns a partition's first offset, and the offset that follows its last one.
 
-        Raises KafkaRequestError.
+        Raises KafkaRequestError if the broker refuses, or does not answer within `timeout_s`.
         """
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*at), timeout=timeout_s)

@@ -12,7 +12,7 @@ from kworker.clients.errors import KafkaRequestError, Oversized
 class Fault(IntEnum):
     """The reason why a record was not written.
 
-    Several outputs of one run may not be written: then the reason with the highest number counts.
+    If outputs of one run fail for several reasons, the reason with the highest number counts.
     """
 
     GIVEN_UP = 0  # the client gave the record up before Kafka answered
@@ -43,7 +43,10 @@ _FAULTS = {
 
 
 def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
-    """Returns the gravest refusal among the failed delivery reports of one record's outputs."""
+    """Returns why outputs of one record were not written, according to their delivery reports.
+
+    If the reports give several reasons, returns the one whose `fault` has the highest number.
+    """
     return max(
         DeliveryRefusal(
             _FAULTS.get(error.code(), Fault.TOPIC),

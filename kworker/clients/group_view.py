@@ -29,7 +29,8 @@ class GroupView:
 class GroupWatcher:
     """Reads the lag and the owners of one group without joining it. Used by one thread at a time.
 
-    Every call blocks for some seconds at most. Raises `Unreachable`, or `AdminRequestError`.
+    Every call blocks for some seconds at most. Raises `Unreachable` if no broker answers. Raises
+    `AdminRequestError` if a broker refuses, or does not report the group's positions in time.
     """
 
     def __init__(self, properties: Mapping[str, Any], group: str) -> None:

@@ -64,7 +64,7 @@ class Leadership:
 
     One thread owns this object, and calls `turn` twice a second. If `leads` is True after a turn,
     the process may do the leader's work. It must stop that work when `leads` becomes False, and
-    before it calls `close`. A thread that was busy for long must call `turn` before it reads
+    before it calls `close`. If that thread was busy for long, it must call `turn` before it reads
     `leads`. `consumer` has the properties of the client that joins the group; `admin` has those of
     the client that reads the group's state.
     """

@@ -56,7 +56,8 @@ class ViewReader:
     def answer(self, wait_s: float) -> ViewAnswer | KafkaError | None:
         """Returns the thread's answer to the last question; None if `wait_s` passes without one.
 
-        A KafkaError is an answer. Raises the exception with which the thread has ended.
+        The answer is a KafkaError if Kafka refused the thread's request, or did not reply to it. If
+        an exception has ended the thread, this method raises that exception.
         """
         try:
             answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()

@@ -19,11 +19,11 @@ def leave(
     for_good: bool,
     join_s: float = JOIN_S,
 ) -> None:
-    """Closes the consumer; with `for_good`, a static member leaves the group, too.
+    """Closes the consumer. With `for_good`, it leaves the group even if it is a static member.
 
-    A consumer that is just joining has no member id to leave with. The group would count it as a
-    member, and assign partitions to it, until its session times out. So this waits for the id, up
-    to `join_s`. Calls `beat` while it waits.
+    A consumer that is just joining has no member id yet, and cannot leave without one. The group
+    would count it as a member, and assign partitions to it, until its session times out. So with
+    `for_good` this function waits up to `join_s` for the id. Calls `beat` while it waits.
     """
     if for_good:
         until = time.monotonic() + min(join_s, JOIN_S)

@@ -94,7 +94,10 @@ def _position(text: str) -> DeadLetterPosition | SourcePosition:
 
 
 def rate(text: str | None) -> float | None:
-    """Returns the value of `--rate` in records a second; None: no limit. Raises UsageError."""
+    """Returns the value of `--rate` in records a second; None (no limit) without the option.
+
+    Raises UsageError if the value does not have a form such as "50/s", or is zero.
+    """
     if text is None:
         return None
     match = _RATE.fullmatch(text)

@@ -103,9 +103,13 @@ class RepairReport:
 
 
 def perform(found: Access, work: RepairPlan, *, as_json: bool, dry_run: bool) -> None:
-    """Resolves the dead letters that a plan selects (counts them in a dry run), and reports.
+    """Resolves the dead letters that a plan selects, and prints the outcome.
 
-    Raises as `resolve` does, and UsageError for a selected position outside the topic.
+    A dry run only counts them. Raises UsageError for a selected position that the dead-letter topic
+    does not hold, and Unreachable if no broker answers. Unless it is a dry run, raises
+    AlreadyRunning while another command resolves dead letters of this service, ConfigError if
+    librdkafka refuses the properties of the producer, and Exit if the command was interrupted or if
+    dead letters stay unresolved.
     """
     misses = partial(found.dead.seen.unmatched, work.selection)
     report = RepairReport(work.how, work.to, Tally(), as_json, misses)
@@ -130,9 +134,9 @@ def resolve(
     """Resolves the dead letters that `steps_of` yields, and prints the outcome.
 
     `total` is an estimate of the number of records to read; the progress bar shows it. Raises
-    AlreadyRunning while another such command runs, and Exit if the command was interrupted or if
-    dead letters stay unresolved. Raises Unreachable if no broker answers, and ConfigError as
-    `resolver` does.
+    AlreadyRunning while another command resolves dead letters of this service, and Exit if the
+    command was interrupted or if dead letters stay unresolved. Raises Unreachable if no broker
+    answers, and ConfigError if librdkafka refuses the properties of the producer.
     """
     config, stop = found.config, Interruption()
     writer = resolver(found, report.how, report.to)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def perform(config: Config, name: str | None, *, as_json: bool) -> None:
     """Compacts all tables, or the table `name`, and prints the outcome of each.
 
-    Raises a KworkerError, for example if the table `name` cannot be compacted.
+    Raises a KworkerError if Spark is not configured or fails, if the table `name` is missing or
+    cannot be compacted, or if another process's lock leaves no table to compact.
     """
     spark = configured(config)
     wanted = spark.tables if name is None else [chosen(spark, name)]
@@ -54,7 +55,11 @@ def _lease(
 
 
 def _refusals(tables: Sequence[TableSettings], busy: str) -> dict[str, KworkerError]:
-    """Returns an error for each table that cannot be compacted, by the table's name."""
+    """Returns an error for each table that cannot be compacted, by the table's name.
+
+    The table has a format or mode that rules it out. Or the table allows one writer only, and
+    another process holds the lock on the checkpoints: then `busy` is a message about this process.
+    """
     from kworker.spark.compaction import refusal
 
     found = {t.name: KworkerError(f"table {t.name}: {refusal(t)}") for t in tables if refusal(t)}

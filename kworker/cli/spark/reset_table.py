@@ -45,8 +45,10 @@ class CheckpointReset:
     def perform(self, where: str, *, dry_run: bool, as_json: bool) -> None:
         """Replaces the checkpoint and prints the new positions; with `dry_run`, only prints them.
 
-        `where` has one of the forms of WHERE. Raises UsageError, ConfigError, AlreadyRunning,
-        and KworkerError.
+        Raises UsageError if `where` has none of the forms of WHERE, and ConfigError if the results
+        topic is missing. Without `dry_run`, raises AlreadyRunning if the Spark job runs. Raises
+        KworkerError if the checkpoint cannot be locked or replaced, or if a broker refuses or does
+        not answer.
         """
         show = _print_json if as_json else _print
         if dry_run:
@@ -157,8 +159,8 @@ def _pair(text: str) -> tuple[int, int]:
 def _may_hold_rows(table: TableSettings) -> bool:
     """Returns True if the table may hold rows.
 
-    Returns False only if the table's folder is local, and is missing or empty. A file that marks
-    the first write does not count.
+    Returns False only if the table's folder is local, and is missing or empty. The folder also
+    counts as empty if it has only the file that a Spark job writes there before its first rows.
     """
     place = local_folder(table.path) if table.path else None
     if place is None or not place.is_dir():
@@ -170,8 +172,10 @@ def _may_hold_rows(table: TableSettings) -> bool:
 def begin(config: Config, name: str | None) -> Iterator[CheckpointReset]:
     """Prepares to reset the checkpoint of the table `name`, or of the only table for None.
 
-    Sends no request to a broker yet. Raises UsageError if no such table exists, or if several do
-    and `name` is None. Raises ConfigError or KworkerError if the reset cannot be prepared.
+    Sends no request to a broker yet. Raises UsageError if no table is called `name`, or if `name`
+    is None and there are several tables. Raises ConfigError if the configuration has no [spark]
+    section. Raises KworkerError if librdkafka refuses the configured properties, or if the
+    checkpoint's folder is not local and Spark cannot open it.
     """
     # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.clients.admin import Admin

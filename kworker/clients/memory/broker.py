@@ -99,7 +99,10 @@ class MemoryKafka:
         return self._topics.get(name)
 
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]:  # noqa: ARG002 - never waits
-        """Returns the cluster and id of each topic that exists. Raises KafkaRequestError."""
+        """Returns the cluster and id of each topic that exists.
+
+        Raises KafkaRequestError if the broker is down, or if it does not tell the ids of topics.
+        """
         if not self.up:
             raise KafkaRequestError("broker unreachable", retriable=True)
         here = [name for name in topics if name in self._topics]
@@ -167,7 +170,10 @@ class MemoryKafka:
             group.pending.pop(transactional_id, None)
 
     def expire(self, transactional_id: str) -> None:
-        """Aborts a transaction that has been open for too long, and fences its producer."""
+        """Fences the producer with this id, and aborts its open transaction.
+
+        A broker does both by itself when a transaction has been open for too long.
+        """
         self.install(transactional_id, None)
 
     def installed(self, transactional_id: str) -> object:
@@ -175,7 +181,7 @@ class MemoryKafka:
         return self._transactors.get(transactional_id)
 
     def missing(self, topics: list[str]) -> list[str]:
-        """Returns names and regular expressions of a subscription that match no topic."""
+        """Returns those names and regular expressions in `topics` that match no existing topic."""
         return [asked for asked in topics if not any(_matches(n, [asked]) for n in self._topics)]
 
     def _topics_changed(self, topic: str) -> None:

@@ -105,7 +105,10 @@ class MemoryConsumer:
         partitions: Iterable[PartitionId],
         timeout_s: float,  # noqa: ARG002
     ) -> dict[PartitionId, Committed | None]:
-        """Returns committed positions, None where there is none. Raises KafkaRequestError."""
+        """Returns the committed position of each partition; None for a partition without one.
+
+        Raises KafkaRequestError if a transaction hides one, or if the coordinator does not answer.
+        """
         asked = list(partitions)
         if self.hidden(asked):
             raise KafkaRequestError(
@@ -115,16 +118,16 @@ class MemoryConsumer:
         return {at: self._group.committed.get(at) for at in asked}
 
     def hidden(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
-        """Returns the partitions whose positions an open transaction may change.
+        """Returns partitions whose positions a broker hides: an open transaction may change them.
 
-        A broker does not report these positions now. Raises KafkaRequestError.
+        Raises KafkaRequestError while the group's coordinator cannot be reached.
         """
         self._reach_coordinator()
         pending = set[PartitionId]().union(*self._group.pending.values())
         return [at for at in partitions if at in pending]
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
-        """Begins to read partitions, paused, at these positions: see `KafkaConsumer.assign`."""
+        """Begins to read partitions at these positions (None: first offset) after `resume`."""
         self._fetches = {
             at: _Fetch(self._kafka.log(at).low if position is None else position)
             for at, position in positions.items()
@@ -160,9 +163,9 @@ class MemoryConsumer:
             raise KafkaRequestError(str(error), retriable=True)
 
     def watermarks(self, at: PartitionId, timeout_s: float) -> tuple[int, int]:  # noqa: ARG002
-        """Returns a partition's first offset and the one after its last.
+        """Returns a partition's first offset, and the offset that follows its last one.
 
-        Raises KafkaRequestError.
+        Raises KafkaRequestError while the broker cannot be reached.
         """
         self._reach()
         log = self._kafka.log(at)
