@@ -162,7 +162,12 @@ class GroupOffsets:
         self._published.clear()
 
     def settle(self, positions: Mapping[int, int], timeout_s: float) -> None:
-        """Commits the last positions; waits for the commit under way, `timeout_s` at most."""
+        """Commits the last positions, and waits for the commit, `timeout_s` at most.
+
+        If an earlier commit is still under way, waits for that one instead. Once that has ended,
+        begins the last commit, but does not wait for it. Raises nothing if a commit fails or takes
+        too long.
+        """
         self.publish(positions)
         if self._writing is not None:
             try:

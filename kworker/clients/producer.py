@@ -14,7 +14,10 @@ _LOG = logging.getLogger("librdkafka")
 
 
 class KafkaProducer:
-    """One idempotent producer. Used by one thread; `poll` calls its callbacks."""
+    """One idempotent producer. Used by one thread.
+
+    `poll` calls the callbacks that were given to `produce`.
+    """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         """Raises KafkaRequestError for properties that the library refuses."""
@@ -61,7 +64,11 @@ class KafkaProducer:
 def hand_over(
     produce: Any, output: Output, refused: Callable[[object, object], None] | None = None
 ) -> None:
-    """Passes an output to a producer's `produce`. Raises QueueFull, or the library's error."""
+    """Passes an output to `produce`, a method of a producer.
+
+    Raises QueueFull while the producer's queue is full. Raises KafkaException, the library's error,
+    if the client refuses the output for another reason.
+    """
     try:
         # By position: keywords cost as much again as the call.
         produce(

@@ -217,7 +217,10 @@ def _errors_converted(redis: "Redis") -> Iterator[None]:
 
 
 def _encode(ask: Exchange) -> bytes:
-    """Encodes a request as JSON for the Lua script. The script compares claims as texts."""
+    """Encodes a request as JSON for the Lua script.
+
+    Claims are encoded as the texts that Redis stores, because the script compares them with those.
+    """
     takeovers = {
         str(index + 1): {
             "held": str(over.held),
@@ -253,7 +256,12 @@ def _encode(ask: Exchange) -> bytes:
 def _decode_answer(
     ask: Exchange, refused: Sequence[int | bytes], beats: Sequence[bytes | None]
 ) -> Answer:
-    """Decodes the Lua script's answer; `refused` alternates an event's index and its state."""
+    """Decodes the answer of the Lua script.
+
+    `refused` is a flat list. It has two items for each event that could not be claimed: the event's
+    index in `ask.ids`, and the state that Redis has stored. `beats` has the last heartbeat of each
+    owner in `ask.watched`.
+    """
     states = zip(refused[::2], refused[1::2], strict=True)
     found = zip(ask.watched, beats, strict=True)
     return Answer(

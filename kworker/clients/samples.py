@@ -29,11 +29,12 @@ _PROPERTIES = {
 def record_bytes(
     properties: Mapping[str, Any], topic: str, ranges: Iterable[tuple[int, tuple[int, int]]]
 ) -> float | None:
-    """Returns the size in bytes of a topic's records, as the largest mean of several samples.
+    """Estimates the size in bytes of a topic's records, with keys and headers.
 
-    A sample is a few records, with keys and headers, at one place of one partition. A range is a
-    partition's first offset and the one after its last. Returns None if no record could be read.
-    Blocks for a second, or `DEADLINE_S` if Kafka is silent.
+    `ranges` has, for each partition, its first offset and the one after its last. Reads a few
+    records at several places of each partition, and computes their mean size at each place. Returns
+    the largest of these means, or None if no record could be read. Blocks for a second, or for
+    `DEADLINE_S` if Kafka is silent.
     """
     consumer = Consumer({**properties, **_PROPERTIES}, logger=_QUIET)
     try:

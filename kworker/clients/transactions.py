@@ -98,7 +98,8 @@ class KafkaTransactor:
     def open(self) -> None:
         """Fences the previous producer of this transactional id, and aborts its open transaction.
 
-        Raises KafkaRequestError; if it is retriable, the same call may succeed later.
+        Raises KafkaRequestError if Kafka refuses or does not answer. If that error is `retriable`,
+        a later call of `open` may succeed.
         """
         if self._fatal:  # e.g. without the right to the id, which may have been granted since
             self._make()
@@ -106,7 +107,7 @@ class KafkaTransactor:
         self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
 
     def begin(self) -> None:
-        """Begins a transaction. Raises KafkaRequestError."""
+        """Begins a transaction. Raises KafkaRequestError if the client cannot, e.g. when fenced."""
         self.poll()
         self._disturbance = ""
         try:
@@ -116,7 +117,11 @@ class KafkaTransactor:
         self._open = True
 
     def produce(self, output: Output) -> None:
-        """Adds a record; waits while the queue is full. Raises KafkaRequestError."""
+        """Adds a record to the transaction; waits while the producer's queue is full.
+
+        Raises KafkaRequestError if the queue stays full for `timeout_s`, or if the client refuses
+        the record. Raises Abortable if the transaction must now be aborted.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -133,9 +138,11 @@ class KafkaTransactor:
                 return
 
     def queue(self, output: Output, refused: Callable[[object, object], None]) -> None:
-        """Adds a record without waiting. `refused(error, message)` is called if it is not written.
+        """Adds a record to the transaction, without waiting.
 
-        Raises QueueFull; Broken; KafkaRequestError if the client itself refuses the record.
+        `poll` calls `refused(error, message)` if the record is not written. Raises QueueFull while
+        the producer's queue is full, and Broken if the transaction takes no more records. Raises
+        KafkaRequestError if the client itself refuses the record.
         """
         try:
             hand_over(self._produce, output, refused)
@@ -170,7 +177,11 @@ class KafkaTransactor:
     def send_positions(
         self, positions: Mapping[PartitionId, Committed], group_metadata: Any
     ) -> None:
-        """Adds a group's positions to the transaction. Raises KafkaRequestError."""
+        """Adds a group's positions to the transaction.
+
+        Raises Abortable if the transaction must now be aborted. Raises KafkaRequestError if Kafka
+        refuses for another reason, or does not answer.
+        """
         offsets = offsets_of(positions)
         send = self._producer.send_offsets_to_transaction
         self._bounded(lambda: send(offsets, group_metadata, self._timeout_s))
@@ -178,12 +189,13 @@ class KafkaTransactor:
     def commit(self) -> None:
         """Commits the transaction.
 
-        Raises KafkaRequestError. It is then unknown whether the transaction was committed.
+        Raises KafkaRequestError if Kafka refuses, does not answer, or may have got the request
+        twice. After such an error it is unknown whether the transaction was committed.
         """
         self._end("commit", self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """Aborts the transaction. Raises KafkaRequestError."""
+        """Aborts the transaction. Raises KafkaRequestError if its success is not certain."""
         self._end("abort", self._producer.abort_transaction)
 
     def close(self) -> None:
@@ -219,7 +231,7 @@ class KafkaTransactor:
             raise KafkaRequestError(text, retriable=True)
 
     def _check_for_resends(self) -> None:
-        """Waits for new statistics; sets `_disturbance` if they show a request sent again."""
+        """Waits for statistics. Sets `_disturbance` if librdkafka may have sent a request again."""
         now = time.monotonic()
         while self._statistics_at <= now:
             self.poll(_FULL_WAIT_S)
@@ -235,7 +247,10 @@ class KafkaTransactor:
         self._statistics_at = statistics["ts"] / 1e6
 
     def _bounded(self, call: Callable[[], None]) -> None:
-        """Runs a call that may hang without a coordinator; gives up a second after `timeout_s`."""
+        """Runs a call that may hang while Kafka has no coordinator for the transaction.
+
+        Raises KafkaRequestError if the call fails, or has not ended a second after `timeout_s`.
+        """
         failures: list[KafkaException] = []
 
         def run() -> None:

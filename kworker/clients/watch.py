@@ -49,10 +49,11 @@ _GRACE_S = 1.0  # the request's own time-out comes first
 
 
 class KafkaWatch:
-    """Requests the ends of partitions and facts of topics; a later call returns the answer.
+    """Asks Kafka for end offsets, and for the partition counts, size limits and ids of topics.
 
-    Used by one thread. Each `ask_…` method ignores a second call until the answer to the first call
-    was returned.
+    Used by one thread. Each `ask_…` method sends a request without waiting. The method of the same
+    name without `ask_` returns the answer once it has come. Until the answer was returned, a second
+    call of the `ask_…` method does nothing.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -74,9 +75,10 @@ class KafkaWatch:
             )
 
     def ends(self) -> dict[PartitionId, int] | None:
-        """Returns the answer to `ask_ends`, without partitions that failed.
+        """Returns the answer to `ask_ends`: the end offset of each partition.
 
-        Returns None before the answer has come, and after it was returned.
+        Leaves out partitions for which the request failed. Returns None until the answer has come,
+        and again after it was returned once.
         """
         if not self._ends or not all(future.done() for future in self._ends.values()):
             return None
@@ -101,8 +103,8 @@ class KafkaWatch:
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
         """Returns the answer to `ask_facts`: max.message.bytes and partition counts, by topic.
 
-        Leaves out topics that failed. Returns None before the answer has come, and after it was
-        returned.
+        Leaves out topics for which the request failed. Returns None until the answer has come, and
+        again after it was returned once.
         """
         futures = [*self._limits.values(), *self._described.values()]
         if not futures or not all(future.done() for future in futures):
@@ -150,9 +152,10 @@ class KafkaWatch:
             )
 
     def ids(self) -> dict[str, str] | None:
-        """Returns the answer to `ask_ids`, without topics that failed.
+        """Returns the answer to `ask_ids`: the id of each topic.
 
-        Returns None before the answer has come, and after it was returned.
+        Leaves out topics for which the request failed. Returns None until the answer has come, and
+        again after it was returned once.
         """
         if not self._topics or not all(future.done() for future in self._topics.values()):
             return None
@@ -167,9 +170,10 @@ class KafkaWatch:
             self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
 
     def partitions(self) -> dict[str, int] | None:
-        """Returns the answer to `ask_partitions`, without topics that failed.
+        """Returns the answer to `ask_partitions`: the number of partitions of each topic.
 
-        Returns None before the answer has come, and after it was returned.
+        Leaves out topics for which the request failed. Returns None until the answer has come, and
+        again after it was returned once.
         """
         if not self._partitions or not all(future.done() for future in self._partitions.values()):
             return None
@@ -188,7 +192,8 @@ class _Missing(Exception):
 def _answer(future: Any, timeout_s: float) -> Any:
     """Returns the result of a request; None if Kafka refuses the request for good.
 
-    Raises _Missing, or a retriable KafkaRequestError.
+    Raises _Missing if the topic does not exist. Raises a retriable KafkaRequestError if no broker
+    answers, or if Kafka refuses the request only for now.
     """
     try:
         return future.result(timeout_s + _GRACE_S)

@@ -79,7 +79,7 @@ def speaks_new_protocol(config: Settings) -> bool:
 
 
 def consumer_defaults(config: Settings) -> Properties:
-    """Returns kworker's defaults for a worker's consumer, which kworker.toml may override."""
+    """Returns kworker's default properties for a consumer. `kworker.toml` may override them."""
     new = speaks_new_protocol(config)
     return {k: v for k, v in CONSUMER_DEFAULTS.items() if not (new and k in _CLASSIC_ONLY)}
 
@@ -197,11 +197,11 @@ def producer_properties(config: Config, *, slot: ClientSlot) -> Properties:
 
 
 def transactional(properties: Properties) -> Properties:
-    """Returns a producer's properties, changed into those of a transactional one.
+    """Returns a producer's properties with the changes that a transactional producer needs.
 
-    An open transaction blocks every read_committed reader. Kafka ends that of a dead producer after
-    transaction.timeout.ms, so this time is short. librdkafka requires that message.timeout.ms and
-    socket.timeout.ms are no longer.
+    An open transaction blocks every read_committed reader. If its producer has died, Kafka aborts
+    the transaction after transaction.timeout.ms. So that time-out is short by default. It is also
+    the upper limit that librdkafka sets for message.timeout.ms and socket.timeout.ms.
     """
     limit_ms = int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
     # An alias of message.timeout.ms.

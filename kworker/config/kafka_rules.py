@@ -29,7 +29,10 @@ _BROKER_DECIDES = ("session.timeout.ms", "heartbeat.interval.ms", "group.protoco
 
 
 def properties(config: Settings) -> Iterator[Problem]:
-    """Checks that brokers are given, and no property that kworker sets itself."""
+    """Checks that brokers are given.
+
+    Also checks that the file has no property that kworker itself sets, and no `acks` of 0.
+    """
     kafka = config.kafka
     if not str(kafka.common.get("bootstrap.servers", "")).strip():
         yield Problem(
@@ -57,9 +60,10 @@ def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | in
 
 
 def group_protocol(config: Settings) -> Iterator[Problem]:
-    """Checks that the new group protocol (KIP-848) is used without static members.
+    """Checks the setting of the group protocol, and what the newer one (KIP-848) excludes.
 
-    Also checks that no property is set that the brokers decide in that protocol.
+    The newer protocol excludes static members. It also excludes some properties, because the
+    brokers decide these.
     """
     tables = [(at, table) for at, table in _property_tables(config) if at[-1] != "producer"]
     for at, table in tables:

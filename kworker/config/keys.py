@@ -16,7 +16,10 @@ KAFKA_TABLES: tuple[Key, ...] = (("kafka", "consumer"), ("kafka", "producer"), (
 
 
 def dotted(key: Key, raw: object = None) -> str:
-    """Formats a key as `spark.tables[orders].mode`; the names of tables are looked up in `raw`."""
+    """Formats a key, for example as `spark.tables[orders].mode`.
+
+    An item of a list is shown by the `name` that it has in `raw`, or else by its index.
+    """
     text = ""
     for part in key:
         raw = _item(raw, part)

@@ -114,7 +114,7 @@ def _is_source(config: Settings, topic: str) -> bool:
 
 
 def retries(config: Settings) -> Iterator[Problem]:
-    """Checks that exception types are names or dotted paths."""
+    """Checks that the exception types in `retry.never` are names or dotted paths."""
     for name in config.retry.never:
         if not _EXCEPTION.fullmatch(name):
             text = f'expected an exception\'s name or dotted path, got "{name}"'
@@ -161,7 +161,10 @@ WORKER_BYTES = 120_000_000
 
 
 class Ceiling(NamedTuple):
-    """The most memory that one worker can use, in bytes, and the sum from which it results."""
+    """The most memory that one worker can use.
+
+    `total` is the number of bytes. `parts` shows as text how `total` is added up.
+    """
 
     total: int
     parts: str

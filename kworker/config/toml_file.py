@@ -25,9 +25,11 @@ _ENDS_IN_FILE = frozenset(
 
 
 def find(path: str | Path | None = None) -> Path:
-    """Returns the file's path: `path`, $KWORKER_CONFIG, ./kworker.toml or the one in /etc/kworker.
+    """Returns the absolute path of the configuration file.
 
-    The path is absolute. Raises `ConfigError` naming the places that were searched.
+    Takes `path` if given, else $KWORKER_CONFIG if set. Otherwise takes the first file that exists
+    of ./kworker.toml and /etc/kworker/kworker.toml. Raises `ConfigError` if there is no file; the
+    error names the places that were searched.
     """
     named = path or os.environ.get("KWORKER_CONFIG")
     places = [Path(named)] if named else [Path("kworker.toml"), SYSTEM_FILE]
@@ -84,7 +86,11 @@ def _toml(file: Path) -> Raw:
 
 
 def _state_dir(name: object) -> str:
-    """Returns the default state folder: the one that systemd made, or one beside the file."""
+    """Returns the default state folder.
+
+    It is the one that systemd has made for the service ($STATE_DIRECTORY). Without systemd it is
+    `.kworker/<name>`, relative to the folder of the configuration file.
+    """
     return os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or f".kworker/{name}"
 
 
@@ -122,7 +128,11 @@ class _Reading:
         self.variables[override.key] = override.variable
 
     def validated(self, raw: Raw) -> Settings | None:
-        """Notes every problem of `raw`; returns the settings, None if too much is wrong."""
+        """Validates `raw`, and notes every problem.
+
+        Returns the settings without wrong values. Returns None if `raw` is invalid even without
+        them.
+        """
         settings, found = validate(raw)
         wrong = {*(problem.key for problem in found), *self.unread}
         if settings is not None:
@@ -151,9 +161,10 @@ class _Reading:
         return {name: self._resolved(value, (*key, name)) for name, value in raw.items()}
 
     def _fetched(self, indirection: Raw, key: Key) -> str:
-        """Returns the text of the file or variable.
+        """Returns the text of the file or environment variable that `indirection` names.
 
-        If it cannot be read, notes a problem and returns "".
+        `indirection` is `{ file = … }` or `{ env = … }`. If the file or variable cannot be read,
+        notes a problem and returns "".
         """
         key = _flat_key(key)
         self.secrets.add(key)
@@ -191,12 +202,19 @@ class _Reading:
 
 
 def _inner(table: Key) -> tuple[str, ...]:
-    """Returns the names in `table` that are tables of their own, not nested properties."""
+    """Returns the names of the tables in `table`, such as `producer` in `[kafka]`.
+
+    Any other name in `[kafka]` is a property, or the beginning of a property's dotted name.
+    """
     return tuple(str(key[1]) for key in KAFKA_TABLES if len(key) > 1 and key[:-1] == table)
 
 
 def _flat_key(key: Key) -> Key:
-    """Returns a key with the parts after its table joined, as in `("kafka", "sasl.password")`."""
+    """Returns a key in which the parts of a property's name are joined.
+
+    `("kafka", "sasl", "password")` becomes `("kafka", "sasl.password")`. Returns any other key as
+    it is.
+    """
     for table in (*KAFKA_TABLES, ("spark", "conf")):
         if key[: len(table)] == table and len(key) > len(table):
             return (*table, ".".join(str(part) for part in key[len(table) :]))

@@ -25,7 +25,7 @@ _OF_A_SERVICE = re.compile("|".join((*NEVER_READ, r"^.*\.requeue$")))
 
 
 class TopicInfo(NamedTuple):
-    """An existing topic; `config` holds the settings that were requested."""
+    """An existing topic. `config` has the values of those settings that the caller asked for."""
 
     partitions: int
     replication: int
@@ -42,7 +42,11 @@ class TopicSpec(NamedTuple):
 
 
 def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
-    """Returns the topics that the service reads: those named, or the existing ones that match."""
+    """Returns the topics that the service reads.
+
+    They are listed in the configuration, or are the `existing` topics that match its pattern.
+    Topics that belong to a kworker service do not count as matches.
+    """
     if not config.source.pattern:
         return config.source.topics
     pattern = re.compile(config.source.pattern)

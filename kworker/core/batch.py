@@ -22,17 +22,18 @@ class BatchMark:
 def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Function]:
     """Makes a handler take a list: up to `size` records that come within `wait` of the first.
 
-    It returns a list with an outcome for each record, in their order: a result, None, or an
-    exception instance, which is that record's failure. A list of another length, or any other
-    value, is a failure of every record.
+    The handler returns a list with an outcome for each record, in the order of the records: a
+    result, None, or an exception instance, which is that record's failure. If the handler returns a
+    list of another length, or any other value, every record fails.
 
-    It may raise `BatchFailed`, which names the record that failed and the outcomes of those before
-    it. Any other exception, also `Retry`, `Snooze` or `Reject`, may be due to any of the records.
-    So the batch is halved, and the handler is called with each half, until it raises for a single
-    record. `Unavailable` may be due to one customer only. So the handler is first called with one
-    record alone, then with another. If both calls raise `Unavailable`, the service is down, and the
-    other records wait until it is available. (If you know the record, return the exception for it.)
-    So a record is in at most 1 + ⌈log2 size⌉ calls.
+    The handler may raise `BatchFailed`, which names the record that failed, and gives the outcomes
+    of the records before it. Any other exception, also `Retry`, `Snooze` or `Reject`, may be due to
+    any of the records. So the batch is halved, and the handler is called with each half, until it
+    raises for a single record. `Unavailable` may be due to one customer only. So before the batch
+    is halved, the handler is called with one record alone, then with another. If both calls raise
+    `Unavailable`, the service is down, and the other records wait until it is available. In all, a
+    record is in at most 1 + ⌈log2 size⌉ calls. If the handler itself returns an exception for the
+    record at fault, no further calls are needed.
 
     With `ordering = "key"` no two records of a batch have the same key, except null keys. Raises
     ValueError for an invalid size or wait, and TypeError for a class: decorate its `__call__`
@@ -97,7 +98,10 @@ class BatchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NotAttempted:
-    """The outcome of a record that did not run: it runs again, and no attempt is spent."""
+    """The outcome of a record without a result or a failure of its own.
+
+    The record runs again, here or at the next owner of its partition. No attempt is counted.
+    """
 
 
 NOT_ATTEMPTED = NotAttempted()

@@ -17,7 +17,11 @@ OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed ove
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The event is claimed: the worker `owner` may run its handler, for the record at `source`."""
+    """The state of an event that the worker `owner` has claimed.
+
+    Only this worker may run the handler for the event. `source` is the position of the record for
+    which the handler runs.
+    """
 
     owner: str
     source: str
@@ -88,7 +92,9 @@ class Release:
 class Takeover:
     """A request to take over a claim from an owner that seems to be dead.
 
-    Redis refuses it if the owner's last heartbeat is no longer `beat`, unless `gone` is True.
+    `beat` is the last heartbeat seen of that owner. Redis refuses the request if the owner has sent
+    another heartbeat since. `gone` is True if the owner is known to have ended; then Redis does not
+    look at heartbeats.
     """
 
     held: Claimed

@@ -7,7 +7,10 @@ _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000
 
 
 def parse_duration(text: object) -> float:
-    """Returns `"200ms"`, `"5s"`, `"10m"`, `"24h"` or `"7d"` in seconds; else raises ValueError."""
+    """Parses a duration such as `"200ms"`, `"5s"`, `"10m"`, `"24h"` or `"7d"` into seconds.
+
+    Raises ValueError for any other text, and for fractions of a millisecond.
+    """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError('expected a duration such as "200ms", "5s", "10m" or "24h"')
@@ -18,7 +21,10 @@ def parse_duration(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Returns the one spelling of a duration (60 s is `1m`), which also names delay topics."""
+    """Formats a duration always in the same way: 60 s is `1m`, never `60s`.
+
+    The names of delay topics contain durations in this format.
+    """
     milliseconds = round(seconds * 1000)
     if not milliseconds:
         return "0s"

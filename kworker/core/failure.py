@@ -31,11 +31,12 @@ _STACK_BYTES_MAX = 8 << 10
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed run described by plain values, which can be sent to another process.
+    """One failed run, described by plain values that can be sent to another process.
 
-    `exception` is the dotted name of its type; `lineage` has the dotted and the bare name of the
-    type and each of its bases; `after` is the requested wait in seconds; `name` is that of the
-    unavailable dependency; `where` is the line of code that raised.
+    `exception` is the dotted name of the exception's type. `lineage` has the dotted and the bare
+    name of this type and of each of its bases. `after` is the wait in seconds that the handler
+    requested. `name` is the dependency that is unavailable. `where` is the line of code that
+    raised.
     """
 
     kind: FailureKind

@@ -22,18 +22,20 @@ class FlowPolicy:
 
 
 class Flow:
-    """Counts the records in flight, and decides what to take and what to pause.
+    """Counts a worker's records in flight. Decides how many to take, and which partitions to pause.
 
-    Owned by the poll thread. Pausing a partition throws away what the client has prefetched of it.
-    So a full worker at first only stops taking records. After `patience_s` without room it pauses
-    all partitions, because it must go on polling to stay in the group.
+    Owned by the poll thread. When a partition is paused, the client throws away the records that it
+    has prefetched of that partition. So a worker without room at first only stops taking records.
+    After `patience_s` without room it pauses all partitions, because it must go on polling to stay
+    in the group.
 
-    Starvation: each partition has a credit, twice its even share of the limits. A partition over
-    its credit for `starving_s` is paused if another one has records in Kafka and none in flight.
+    A partition starves if it has records in Kafka, but none in flight. While one starves, the
+    others may each use a credit: about twice an even share of the worker's limits. A partition that
+    uses its credit for `starving_s` of such a time is paused.
 
-    Full map: too many records of a partition are unfinished, or they lie too far apart. Then the
-    offset map in the partition's commit metadata has no room for one more record. The partition is
-    paused until some of its records have ended.
+    The offset map in a partition's commit metadata is full when too many of its records are
+    unfinished, or their offsets are too far apart. Then the poll loop pauses the partition at the
+    first record without room in the map. The partition stays paused until its map has room again.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -137,9 +139,10 @@ class Flow:
         return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 
     def must_pause_all(self, now: float) -> bool:
-        """Returns True if the flow is stopped, or has been full for `patience_s`.
+        """Returns True if all partitions must be paused.
 
-        Once paused because it was full, it stays paused until it is well below its limits.
+        They must be paused once `stopped` is set. They must also be paused after the worker has had
+        no room for `patience_s`, until the worker is well below its limits.
         """
         if self.stopped:
             return True
@@ -173,9 +176,12 @@ class Flow:
         return {p for p in assigned if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
-        """Returns True if a partition was over `share` for too long while another one was starving.
+        """Returns True if `partition` must be paused so that another partition gets records, too.
 
-        Once paused, a partition stays paused until it is well below `share`.
+        `starving` is True while another partition has records in Kafka and none in flight.
+        `partition` is paused if, for `starving_s` of such a time, it takes at least `share` of the
+        worker's limits. It stays paused until it is well below `share`, and its offset map has
+        room.
         """
         if partition in self.paused:
             self._over_since.pop(partition, None)

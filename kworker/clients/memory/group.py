@@ -11,7 +11,7 @@ from kworker.core.offset_map import METADATA_MAX, Committed
 
 @dataclass(frozen=True, slots=True)
 class MemoryCommit:
-    """One accepted commit of one position, for tests that check histories."""
+    """One accepted commit of one position. Tests check the history of these commits."""
 
     group: str
     member: str

@@ -93,7 +93,10 @@ class MemoryProducer:
 
 
 def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> None:
-    """Reports each output of a batch as failed, with the common error code or its own."""
+    """Reports each output of a batch as failed.
+
+    `codes` is one error code for all outputs, or a list with a code for each of them.
+    """
     every = [codes] * len(batch) if isinstance(codes, int) else codes
     for (output, refused), code in zip(batch, every, strict=True):
         refused(KafkaError(code), Fields((output.topic, -1, -1), -1, None, None, ()))

@@ -21,8 +21,9 @@ _QUEUE_RECORDS = 100_000
 class MemoryTransactor:
     """The twin of `KafkaTransactor` for tests: `commit` writes all produced records, or none.
 
-    Records of an open transaction are invisible, so every consumer is a read_committed one. As on a
-    broker, a marker uses up an offset of each partition that was written.
+    No consumer sees records of an open transaction, so every consumer is a read_committed one. In
+    each partition that it writes, `commit` also uses up one offset, as a broker does for the marker
+    at the end of a transaction.
     """
 
     def __init__(
@@ -46,26 +47,35 @@ class MemoryTransactor:
     def open(self) -> None:
         """Fences the previous producer of this transactional id, and aborts its transaction.
 
-        Raises KafkaRequestError.
+        Raises KafkaRequestError if the broker is away.
         """
         if not self._kafka.up:
             raise KafkaRequestError("broker unreachable", retriable=True)
         self._kafka.install(self._id, self)
 
     def begin(self) -> None:
-        """Begins a transaction. Raises KafkaRequestError."""
+        """Begins a transaction.
+
+        Raises KafkaRequestError if this producer is fenced, the broker is away, or a transaction is
+        open already.
+        """
         self._check(opened=False)
         self._open = True
 
     def produce(self, output: Output) -> None:
-        """Adds a record to the transaction. Raises KafkaRequestError."""
+        """Adds a record to the transaction.
+
+        Raises KafkaRequestError if this producer is fenced, the broker is away, or no transaction
+        is open.
+        """
         self._check()
         self._outputs.append(output)
 
     def queue(self, output: Output, refused: Reporting) -> None:
         """Queues a record. `poll` calls `refused(error, message)` if the record is not written.
 
-        Raises QueueFull, Broken or Oversized.
+        Raises QueueFull while too many records are queued, and Oversized if the record is too
+        large. Raises Broken if the transaction takes no more records.
         """
         if self._broken or self._kafka.installed(self._id) is not self:
             raise Broken(self.problem())
@@ -76,7 +86,11 @@ class MemoryTransactor:
         self._queued.append((output, refused))
 
     def poll(self) -> None:
-        """Adds queued records to the transaction, or reports refusals, if the broker answers."""
+        """Adds the queued records to the transaction, unless the broker is away.
+
+        If the broker refuses records of a topic, all queued records of that topic are reported as
+        failed, and the transaction can only be aborted.
+        """
         if not (self._kafka.up and self._kafka.writable):
             return
         batches: dict[str, list[tuple[Output, Reporting]]] = {}
@@ -104,7 +118,11 @@ class MemoryTransactor:
     def send_positions(
         self, positions: Mapping[PartitionId, Committed], group_metadata: MemoryGroupMetadata
     ) -> None:
-        """Adds positions of a group to the transaction. Raises KafkaRequestError."""
+        """Adds a group's positions to the transaction.
+
+        Raises Abortable if the group refuses the positions. Raises KafkaRequestError if this
+        producer is fenced, the broker is away, or no transaction is open.
+        """
         self._check()
         member = group_metadata.member
         error = group_metadata.group.refusal(member)
@@ -119,7 +137,11 @@ class MemoryTransactor:
         group_metadata.group.pending[self._id] = positions
 
     def commit(self) -> None:
-        """Commits the transaction. Raises KafkaRequestError."""
+        """Commits the transaction.
+
+        Raises KafkaRequestError if this producer is fenced, the broker is away or has refused a
+        record, or no transaction is open.
+        """
         self._check()
         self.poll()
         self._check_outputs()
@@ -133,7 +155,11 @@ class MemoryTransactor:
         self._end()
 
     def abort(self) -> None:
-        """Aborts the transaction. Raises KafkaRequestError."""
+        """Aborts the transaction.
+
+        Raises KafkaRequestError if this producer is fenced, the broker is away, or no transaction
+        is open.
+        """
         self._check()
         report(self._queued, KafkaError._PURGE_QUEUE)
         self._end()
