@@ -53,7 +53,7 @@ class StatusReporter:
         return True
 
     def report(self) -> None:
-        """Writes the whole state now."""
+        """Writes the whole state of the poll loop to shared memory now."""
         loop, words = self._loop, self._slot.words
         words[Field.POLLED] = 1
         for name, value in loop.stats()._asdict().items():

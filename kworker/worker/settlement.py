@@ -31,9 +31,10 @@ class WorkerCounters:
 
 
 class Settlement:
-    """Publishes outcomes, settles their records, and commits the positions that follow.
+    """Publishes outcomes, settles their records, and commits the positions that result.
 
-    Owned by the poll thread. Never waits. `outcomes` counts those since the commit interval began.
+    Owned by the poll thread. Never waits. `outcomes` is the number of outcomes since the present
+    commit interval began.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class Settlement:
     # -- outcomes ---------------------------------------------------------------------
 
     def add(self, ended: list[Record]) -> None:
-        """Takes over the records that ended in this turn.
+        """Takes over the records that ended in this turn of the poll loop.
 
-        Also takes over the records whose results were too large. These wait in the outbox.
+        Also hands to the outbox all records whose results were too large for their topic. They wait
+        in the outbox until the brokers have told the size limits again.
         """
         if ended:
             self._sort(ended)
@@ -213,9 +215,10 @@ class Settlement:
             self._outbox.hold(held, now)
 
     def _fail_rejected(self) -> None:
-        """Fails records that an operator has rejected.
+        """Fails waiting records that an operator has rejected.
 
-        These are records with outputs that a topic does not take at present.
+        These records wait because a topic refuses their outputs at present. Does not fail a record
+        that is a dead letter already.
         """
         for record in self._outbox.withdraw(self._is_rejected):
             self._refuse(record, "rejected")

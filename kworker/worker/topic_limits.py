@@ -17,7 +17,10 @@ class TopicLimits:
         self.stale = False  # they may have changed: to be requested at once
 
     def update(self, limits: Mapping[str, int], partitions: Mapping[str, int]) -> None:
-        """Updates size limits in bytes, and partition counts, by topic; others stay as they are."""
+        """Updates the size limits in bytes and the partition counts of the topics given.
+
+        All other topics keep their values.
+        """
         self.answers += bool(limits)
         self.version += any(self._limits.get(topic) != most for topic, most in limits.items())
         self._limits = {**self._limits, **limits}

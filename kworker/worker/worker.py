@@ -170,7 +170,10 @@ class Worker:
             wait_s = min(most_s, wait_s * 2)
 
     def _pause(self, seconds: float) -> bool:
-        """Waits, with heartbeats; returns True once a drain has begun."""
+        """Waits for `seconds`, and writes heartbeats meanwhile.
+
+        Returns True at once if the worker begins to drain. Otherwise returns False at the end.
+        """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
@@ -179,7 +182,10 @@ class Worker:
         return False
 
     def _wait(self, seconds: float) -> bool:
-        """Waits for a signal, the supervisor's end or the time-out; returns True once draining."""
+        """Waits until a signal comes, the supervisor has ended, or `seconds` are over.
+
+        Returns True if the worker is draining then.
+        """
         self._keep_signals()
         fds = [self._wakeup_fd, self._lifeline_fd, self._guard.fd]
         readable, _, _ = select.select(fds, [], [], seconds)
@@ -311,7 +317,10 @@ class Worker:
         self._slot.write_text(Text(problems=reasons))
 
     def _beat(self, reporter: StatusReporter) -> float:
-        """Writes a heartbeat inside a long turn; returns the seconds left for that turn."""
+        """Writes a heartbeat during a long turn of the poll loop.
+
+        Returns the seconds that are left for that turn. They are infinite unless the worker drains.
+        """
         reporter.beat()
         if self._phase < Phase.DRAINING:
             return inf
@@ -360,10 +369,11 @@ class Worker:
         reporter.report()
 
     def _leave(self, consumer: KafkaConsumer, reporter: StatusReporter) -> None:
-        """Ends this worker's part in the group.
+        """Ends this worker's membership in the consumer group.
 
-        If the worker is a static member, the group keeps its place for its successor, unless the
-        supervisor has set LEAVE in the slot.
+        If the worker is a static member, the group keeps its partitions for the process that takes
+        its place. If no process will take its place, the supervisor has set LEAVE in the
+        scoreboard. Then a static member gives up its partitions, too.
         """
         if self._phase < Phase.LEAVING:
             self._enter(Phase.LEAVING)

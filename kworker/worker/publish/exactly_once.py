@@ -41,11 +41,11 @@ class ExactlyOnce:
     """Publishes outcomes, and the positions that follow from them, in one transaction at a time.
 
     Owned by the poll thread, which never waits here. Calls that may block run in the background,
-    one at a time; outcomes wait meanwhile. If a call fails so that the end of its transaction is
-    not known, another producer is opened under the same transactional id. Then the group's
-    positions tell whether the transaction was committed, before anything is published again.
-    Records are settled once their transaction is committed for certain. Records whose partition was
-    revoked before that are dropped.
+    one at a time; outcomes wait meanwhile. A failed call may leave it unknown how its transaction
+    ended. Then another producer is opened under the same transactional id, and the group's
+    positions tell whether the transaction was committed. Only after that is anything published
+    again. A record is settled when its transaction is committed for certain. If the partition of a
+    record is revoked earlier, the record is dropped.
     """
 
     def __init__(
@@ -358,7 +358,10 @@ class ExactlyOnce:
         )
 
     def _rest(self, why: KafkaRequestError, step: TransactionStep, now: float) -> None:
-        """Goes back to an earlier step, which is tried again after a back-off."""
+        """Goes back to the state `step`, because a call failed with the error `why`.
+
+        The call for that state is made after a back-off.
+        """
         self._step = step
         self._problem = f"transactions: {why}"
         self._not_before = now + self._again.failed(now - self._opened_at)
@@ -380,7 +383,10 @@ class ExactlyOnce:
                 self._begin_background(TransactionStep.RETAKING, self._transactor.open, now)
 
     def _is_member(self) -> bool:
-        """Returns False if the group has dropped this worker: others may own its partitions."""
+        """Returns False if the group has dropped this worker.
+
+        Then other workers may own this worker's partitions.
+        """
         try:
             self._member.group_metadata()
         except KafkaRequestError:
@@ -395,10 +401,11 @@ class ExactlyOnce:
             self._step, self._problem = TransactionStep.READY, ""
 
     def _resolve(self, held: Mapping[PartitionId, Committed | None]) -> list[Record]:
-        """Settles the records of the transaction in doubt that were committed; returns them.
+        """Ends the doubt about a transaction: settles and returns its committed records.
 
-        `held` has the positions of the group, which show this. The other records of the transaction
-        are published again, if this worker still owns their partitions.
+        `held` has the present positions of the group, which tell the records that were committed.
+        The other records of the transaction are published again, if this worker still owns their
+        partitions.
         """
         assert self._in_doubt is not None
         settled, lost = self._in_doubt.resolved(held)
@@ -462,7 +469,10 @@ class ExactlyOnce:
 
 
 def _is_refused(record: Record) -> bool:
-    """Returns True if Kafka refused an output of the record; False if the client gave it up."""
+    """Returns True if Kafka refused an output of this record.
+
+    Returns False if the client gave up sending the output, or if no delivery failed.
+    """
     failed = record.failed_deliveries
     return bool(failed) and refusal_of(failed).fault is not Fault.GIVEN_UP
 

@@ -16,7 +16,11 @@ class FencedByTwin(Fenced):
 
 @dataclass(frozen=True, slots=True)
 class InDoubtTransaction:
-    """A transaction that may or may not be committed: its records, and the positions sent."""
+    """A transaction of which it is unknown whether it was committed.
+
+    `records` are the records whose outputs are in the transaction. `sent` has the positions that
+    were sent in the transaction.
+    """
 
     records: Sequence[Record]
     sent: Mapping[PartitionId, Committed]
@@ -31,7 +35,8 @@ class InDoubtTransaction:
     ) -> tuple[list[Record], list[Record]]:
         """Returns two lists: the records that were committed, and those that were not.
 
-        `held` has the positions of the group, which show this.
+        `held` has the present positions of the group. A record was committed if the position of its
+        partition is the one that the transaction sent.
         """
         there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         settled = [record for record in self.records if _at(record) in there]
@@ -88,12 +93,13 @@ class FencingJudge:
     def judge(
         self, refused: KafkaRequestError, begun_at: float | None, now: float
     ) -> ForeignFence | None:
-        """Returns a fencing by another process, if the refusal shows one, otherwise None.
+        """Counts and returns a fencing by another process; None if the refusal does not show one.
 
-        Called for each refusal that leaves unknown how a transaction ended. `begun_at` is the time
-        at which that transaction began. Returns None, too, if the worker itself may have caused the
-        fencing: its transaction was open for too long, or its request was still under way after a
-        temporary refusal. Raises FencedByTwin if other processes have fenced this worker too often.
+        Called for each refusal that leaves it unknown how a transaction ended. `begun_at` is the
+        time at which that transaction began. Returns None, too, if the worker itself may have
+        caused the fencing. It may have if its transaction was open for too long, or if a request
+        that was refused temporarily a short time ago may still be under way. Raises FencedByTwin if
+        other processes have fenced this worker too often.
         """
         policy = self._policy
         if refused.retriable:

@@ -49,7 +49,7 @@ class Outbox:
     """
 
     def __init__(self, policy: OutboxPolicy, limits: TopicLimits | None = None) -> None:
-        """Without `limits`, an output is too large only if its topic has refused it as such."""
+        """Without `limits`, no output counts as too large until its topic has refused it."""
         self.policy = policy
         self.pending = 0  # records handed over and not settled
         self.undeliverable: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
@@ -115,13 +115,14 @@ class Outbox:
         return self._held
 
     def is_ready(self) -> bool:
-        """Returns True if a record waits whose outputs may be written now."""
+        """Returns True if the outputs of any waiting record may be written now."""
         return not all(map(self.refusals.blocks, self.waiting))
 
     def update(self, now: float) -> None:
-        """Moves records to `waiting` that need not wait elsewhere any longer.
+        """Moves records back to `waiting` if they may be tried again now.
 
-        Their back-off is over, or the brokers have told the size limits again.
+        A record may be tried again when the back-off after its refusal is over. A record that was
+        too large may be tried again when the brokers have told the size limits again.
         """
         if self._large and self._large_since != self._limits.answers:
             self.waiting.extend(self._large)
@@ -137,9 +138,9 @@ class Outbox:
         self.waiting.extendleft(reversed(self.refusals.next(now)))
 
     def _measure(self, now: float) -> None:
-        """Moves records to `undeliverable` if an output exceeds its topic's present limit.
+        """Moves records to `undeliverable` if an output exceeds the present limit of its topic.
 
-        These outputs are not sent to Kafka first.
+        These outputs would be refused, so they are not sent.
         """
         self._measured = self._limits.version
         for record in [*self.waiting, *self.refusals]:
@@ -174,9 +175,9 @@ class Outbox:
             self.waiting = deque(without(self.waiting, set(moved)))
 
     def returned(self, records: list[Record], now: float) -> None:
-        """Takes back records that were sent, in this order, and did not get into Kafka.
+        """Takes back records that were sent but are not in Kafka, in the order of sending.
 
-        Their failed delivery reports, if any, tell why.
+        If a record has failed delivery reports, these tell why it is not in Kafka.
         """
         again, verdicts = self.refusals.sort_out(records, now)
         for verdict in verdicts:
@@ -193,8 +194,9 @@ class Outbox:
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
         """Lets topics back off after a failure that a topic of these records has caused.
 
-        If the records have several topics, it is unknown which topic that was. Then all topics but
-        one back off. If the records have only one topic, that topic backs off.
+        If the records have only one topic, it is the cause, and backs off. If the records have
+        several topics, the cause is unknown. Then all topics but the first back off, so that the
+        first is tried without the others.
         """
         moved = self.refusals.isolate_topic(records, why, now)
         self.waiting = deque(without(self.waiting, set(moved)))

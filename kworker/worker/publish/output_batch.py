@@ -103,11 +103,11 @@ class OutputBatch:
         return records
 
     def finish(self, now: float) -> list[Record]:
-        """Empties the batch after all delivery reports; returns the records that are in Kafka.
+        """Empties the batch when all delivery reports have come. Returns the records in Kafka.
 
-        A record of which only some outputs are produced goes on in the next batch. But if Kafka
-        refused any record, the partly produced record goes back to the outbox as well, because that
-        record may be the one at fault.
+        The records that Kafka refused go back to the outbox. A record of which only some outputs
+        are produced goes on in the next batch. But if Kafka refused any record, this record goes
+        back to the outbox, too, because it may be the one at fault.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]
@@ -122,5 +122,8 @@ class OutputBatch:
         return settled
 
     def give_up(self) -> None:
-        """Returns all records to the outbox, to be written again, as they may not be in Kafka."""
+        """Returns all records to the outbox, to be written again.
+
+        It is unknown whether their outputs are in Kafka.
+        """
         self._outbox.put_back(self.take())

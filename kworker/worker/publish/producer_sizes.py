@@ -11,9 +11,9 @@ _QUEUE_KBYTES = 1_048_576
 class SizedProperties:
     """Adapts the properties of a worker's producer to the size limits of the topics.
 
-    Kafka limits the size of batches, and a batch over its topic's limit would fail with all its
-    records. So a batch is at most as large as the smallest limit. A record could never be written
-    if it exceeded the producer's own limit or queue. So these allow for the largest limit.
+    Kafka refuses a whole batch that exceeds the limit of its topic. So a batch is at most as large
+    as the smallest limit. The producer refuses a record that exceeds its own size limit or its
+    queue. So this limit and the queue are at least as large as the largest limit of a topic.
     """
 
     def __init__(self, properties: Properties, facts: TopicLimits) -> None:

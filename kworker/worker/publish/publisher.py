@@ -35,10 +35,11 @@ class ReportPolicy:
 class Publisher:
     """Writes the outputs of finished records to Kafka, in batches.
 
-    Owned by the poll thread. Outputs are produced into an open batch. A closing batch takes no more
-    until every delivery report has come; then its records are settled, except those that Kafka
-    refused. Delivery reports are read only then, not at every turn, since the client releases the
-    interpreter's lock and takes it again for each of them.
+    Owned by the poll thread. Outputs are produced into an open batch. After a batch is closed, no
+    outputs are produced until each output of the batch has a delivery report. Then the records of
+    the batch are settled, except those that Kafka refused. While a batch is open, no delivery
+    reports are read, since the client releases the interpreter's lock and takes it again for each
+    report.
     """
 
     def __init__(
@@ -99,11 +100,12 @@ class Publisher:
         return []
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Replaces a producer that gets no acknowledgements while other clients get answers.
+        """Replaces the producer if it has had no acknowledgement for too long.
 
-        After a broker's restart, librdkafka may never again find the leader of a partition. Time in
-        which no broker answered does not count: the present producer may be acknowledged soon, and
-        a new one would write everything again.
+        This is needed because after the restart of a broker, librdkafka may never again find the
+        leader of a partition. The brokers have answered other clients since the time `since`. Only
+        the time after that counts, because a new producer writes everything again, and the present
+        one may soon get its acknowledgements.
         """
         if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
             self._replace(now, "no acknowledgement, though the brokers answer")

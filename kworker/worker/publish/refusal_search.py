@@ -8,11 +8,12 @@ from kworker.core.record import Record
 
 
 class RefusalSearch:
-    """Finds the records that a topic refuses for good, among those that it refused together.
+    """Finds the records that a topic refuses for good, within a batch that it refused.
 
     Owned by `Refusals`. Brokers refuse a whole batch because of one record, and mostly do not name
-    that record. So ever smaller portions of the batch are tried. A record that is refused alone is
-    at fault. But if the topic may be at fault, `doubt` keeps the record for another try.
+    that record. So the batch is split, and ever fewer records are tried together. A record that is
+    refused alone is at fault. But if the topic itself may be at fault, `doubt` keeps the record for
+    another try.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -33,11 +34,14 @@ class RefusalSearch:
 
     @property
     def wants_stranger(self) -> bool:
-        """True if only records refused alone are left to try, so that another record is needed."""
+        """True if all records that are left to try were refused alone.
+
+        Then the search needs a record that was not refused, to test whether the topic works.
+        """
         return bool(self._doubted) and not self._portions
 
     def add(self, records: Iterable[Record]) -> None:
-        """Adds records of the topic, to be tried after all others."""
+        """Adds records with outputs for the topic. They are tried after the present records."""
         self._portions.append(list(records))
 
     def begin(self, now: float) -> list[Record]:
@@ -52,10 +56,11 @@ class RefusalSearch:
         return self.portion
 
     def _probe(self) -> list[Record]:
-        """Returns a record to try: by turns one that was refused alone, and any other record.
+        """Returns a list of one record, which is tried to test whether the topic works.
 
-        If the topic takes the other record, the topic works, and the records that it refuses are at
-        fault.
+        At every second call, it is a record that was refused alone. At the other calls, it is a
+        record that was not, if there is one. If the topic accepts the latter, the topic works, and
+        the records that it refuses are at fault.
         """
         self._stranger = not self._stranger and bool(self._portions)
         if not self._stranger:
@@ -93,7 +98,10 @@ class RefusalSearch:
         self._rests_until = until
 
     def forget(self, records: Collection[Record]) -> None:
-        """Removes records that are settled, given up, or another member's."""
+        """Removes these records from the search.
+
+        They are settled or given up, or another worker owns their partitions now.
+        """
 
         def kept(each: Iterable[Record]) -> list[Record]:
             return [record for record in each if record not in records]

@@ -27,8 +27,11 @@ class Refusals:
 
     Owned by the outbox. A topic that refused an output backs off for a while, and its records wait
     here, in order. If a topic refused records as invalid or too large, a search finds the records
-    at fault. The records that the search is trying wait in the outbox. The topic itself is held to
-    be at fault if it accepted similar records earlier, but nothing since a record was last blamed.
+    at fault. The records that the search is trying are in the outbox meanwhile.
+
+    A record that was refused alone is at fault, with one exception. If its topic accepted similar
+    records earlier, but has accepted nothing since another record was found to be at fault, the
+    topic itself seems to be at fault.
     """
 
     def __init__(self, retry_s: float, limits: TopicLimits) -> None:
@@ -93,14 +96,18 @@ class Refusals:
     # -- what is refused --------------------------------------------------------------
 
     def wait(self, record: Record) -> None:
-        """Takes over a record for which `blocks` returned True."""
+        """Keeps a record whose topic backs off, until `next` returns the record.
+
+        Called for a record for which `blocks` returned True.
+        """
         self._waiting.append(alone(record))
 
     def sort_out(self, records: list[Record], now: float) -> tuple[list[Record], list[Verdict]]:
-        """Takes records that were sent, in this order, and did not get into Kafka.
+        """Handles records that were sent but are not in Kafka, in the order of sending.
 
-        Returns two lists. The first has the records to write again; the caller leaves out those
-        that wait here now. The second has the records that their topics refuse for good.
+        Returns two lists. The second has the records that their topics refuse for good. The first
+        has the records to write again. The caller must remove from the first list the records that
+        wait here now, and those in the second list.
         """
         again: list[Record] = []
         later: list[Record] = []
@@ -147,9 +154,10 @@ class Refusals:
     def isolate_topic(self, records: list[Record], why: str, now: float) -> list[Record]:
         """Lets topics back off after a failure that a topic of these records has caused.
 
-        If the records have several topics, it is unknown which topic that was. Then all topics but
-        one back off. If the records have only one topic, that topic backs off, and a search in it
-        ends. Returns the other records of that search, which have to wait here now.
+        If the records have only one topic, it is the cause: it backs off, and the search for
+        records that it refuses ends. Returns the other records of that search, which wait here from
+        now on. If the records have several topics, the cause is unknown. Then all topics but the
+        first back off, so that the first is tried without the others.
         """
         topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
         searched: list[Record] = []

@@ -72,7 +72,11 @@ class Parent:
         return self._frames.add(data)
 
     def send(self, message: PipeMessage) -> None:
-        """Writes a message to the worker, which reads often. Blocks until it is written."""
+        """Writes a message to the pipe, and returns when all of it is written.
+
+        This does not take long, since the worker reads the pipe often. If the worker has closed the
+        pipe, sets `gone` instead.
+        """
         try:
             data = memoryview(frame(message))
             while data:
@@ -82,10 +86,16 @@ class Parent:
 
 
 class IsolatedRunner:
-    """Runs records in a pool like the worker's. One thread feeds the pool and sends outcomes."""
+    """Runs records in this isolated process, in a pool of threads like that of the worker.
+
+    One thread gives the records to the pool, and sends the outcomes to the worker.
+    """
 
     def __init__(self, pool: Pool, slot: Slot) -> None:
-        """`pool` has been started, and writes to `slot` of the scoreboard which records it runs."""
+        """`pool` has been started. It notes in `slot` which records it runs.
+
+        `slot` is a part of the scoreboard.
+        """
         self._slot = slot
         self._pool = pool
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -137,7 +147,10 @@ class IsolatedRunner:
 
 
 def _send_end(parent: Parent, number: int, outcome: Results | Failure) -> None:
-    """Sends the outcome of a run; if it is too large for the pipe, a failure instead."""
+    """Sends the outcome of a run to the worker.
+
+    If the outcome is too large for the pipe, sends a failure that says so instead.
+    """
     try:
         parent.send(RunEnded(number, outcome))
     except OverflowError as error:

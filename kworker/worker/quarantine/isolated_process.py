@@ -101,7 +101,7 @@ class IsolatedProcess:
 
     @property
     def begun(self) -> bool:
-        """True if a handler ever began in this process."""
+        """True if this process has ever begun to run a handler on a record."""
         return self._slot.begun
 
     def in_hand(self) -> list[Held]:
@@ -122,9 +122,10 @@ class IsolatedProcess:
         self._send(run)
 
     def receive(self, *, to_the_end: bool) -> list[HandlersReady | LoadFailed | RunEnded]:
-        """Writes waiting requests, and returns the messages of one read from the pipe.
+        """Writes waiting requests to the process, and returns messages from the process.
 
-        Reads until the pipe is empty if `to_the_end`. Raises ProtocolError for invalid data.
+        Reads from the pipe once, or until the pipe is empty if `to_the_end`. Raises ProtocolError
+        if the process sent invalid data.
         """
         self._write()
         messages: list[HandlersReady | LoadFailed | RunEnded] = []
@@ -138,13 +139,19 @@ class IsolatedProcess:
         return messages
 
     def end_stuck(self, now: float, overdue: list[Held]) -> None:
-        """Starts to end a process for its `overdue` records. `turn` sends the signals for this."""
+        """Begins to end the process, because its `overdue` records have exceeded their time-out.
+
+        The signals that end the process are sent by `turn`.
+        """
         self._stuck_on = overdue
         self._exit_plan = for_stuck_process(now, _DUMP_S, _TERM_S, _ABORT_S)
         self.turn(now)
 
     def finish(self, now: float) -> None:
-        """Closes the input of the process, at which it should close its handlers and exit."""
+        """Closes the input of the process. Then the process closes its handlers and exits.
+
+        If the process takes too long for that, `turn` kills it.
+        """
         self.ended_by_us = True
         self._close_input()
         self._exit_plan = ExitPlan([(now + _FINISH_S, signal.SIGKILL)])
@@ -161,7 +168,10 @@ class IsolatedProcess:
             send_signal(self.pid, signum)
 
     def reaped(self) -> ExitedProcess | None:
-        """Returns the exit of the process, or None while it runs. Unread messages are kept."""
+        """Returns the exit code and peak memory of the process, or None while it runs.
+
+        `receive` can still read the messages that the process sent before its end.
+        """
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:  # reaped by a handler that waits for any child

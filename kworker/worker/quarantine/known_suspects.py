@@ -65,7 +65,7 @@ class KnownSuspects:
                 self._all[place] = suspect
 
     def record_death(self, suspect: Suspect) -> None:
-        """Writes a suspect that has ended one more process to the crash journal."""
+        """Notes in the crash journal that this suspect has ended one more process."""
         self._all[suspect.place] = suspect
         try:
             self._journal.write(suspect)
@@ -77,7 +77,7 @@ class KnownSuspects:
             )
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Removes records from the suspects, once all their outputs are durable."""
+        """Removes these records from the suspects, because all their outputs are durable."""
         for record in records if self._all else ():
             place = record.source.place
             if self._all.pop(place, None):

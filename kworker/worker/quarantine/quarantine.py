@@ -91,7 +91,7 @@ class Quarantine:
         return record in self._known
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Clears records from suspicion, once all their outputs are durable."""
+        """Removes these records from the suspects, because all their outputs are durable."""
         if self.has_suspects:
             self._known.settled(records)
 
@@ -123,7 +123,10 @@ class Quarantine:
         return f"suspects wait: {self._problem}" if self._problem and self._records else ""
 
     def turn(self, now: float) -> list[Record]:
-        """Attends to the isolated process. Returns the records that have an outcome now."""
+        """Reads from the isolated process, and starts, feeds or ends this process as needed.
+
+        Returns the records that have an outcome now.
+        """
         if self._process:
             self._attend(self._process, now)
         if not self._trial.running:
@@ -140,7 +143,10 @@ class Quarantine:
         return [self._forget(n) for n in waiting if self._records[n].partition in going]
 
     def abandon(self) -> list[Record]:
-        """Kills the process. Returns all records without an outcome; none begins after that."""
+        """Kills the process. Returns all records that have no outcome yet.
+
+        After that, no suspect is run any more.
+        """
         self._accepting = False
         if self._process:
             self._process.kill()
@@ -280,7 +286,10 @@ class Quarantine:
             self._wait(f"their process ended ({end.how})", now)
 
     def _in_hand(self, process: IsolatedProcess, end: ProcessEnd) -> list[int]:
-        """Returns the numbers of the suspects that the dead process ran, or may have run."""
+        """Returns the number of each suspect that the dead process ran, or may have run.
+
+        This is the `number` of the `RunRequest` for the suspect.
+        """
         positions = {(held.topic, held.partition, held.offset) for held in process.blamed()}
         running = list(self._trial.running)
         found = [n for n in running if self._records[n].source.place in positions]

@@ -24,10 +24,11 @@ class Storage(Protocol):
 class SharedSuspects:
     """Publishes this instance's suspects to Redis, and reads those of the other instances.
 
-    Owned by the claims thread, which alone talks to Redis; the poll thread reads `others`. Each
-    worker publishes the suspects in the state folder, and removes from Redis those that are no
-    longer in the folder, so that a living worker does this for a dead one. If instances have
-    counted different numbers of deaths for a suspect, the higher number counts.
+    Owned by the claims thread, which alone talks to Redis. The poll thread reads `others`. The
+    workers of an instance share a crash journal. Each of them publishes all suspects in that
+    journal, and removes a suspect from Redis when the journal no longer has it. So the living
+    workers also do this for the suspects of a dead worker. If instances have counted different
+    numbers of deaths for a suspect, the higher number counts.
     """
 
     def __init__(
@@ -61,7 +62,10 @@ class SharedSuspects:
         return 0.0 if self._requested else self._exchange_at
 
     def turn(self, now: float) -> None:
-        """Exchanges suspects with Redis if due, in up to three calls. Raises `Unreachable`."""
+        """Exchanges suspects with Redis if it is time for that.
+
+        Makes up to three calls to Redis. Raises `Unreachable` if a call fails.
+        """
         if now < self.due_at:
             return
         # In this order: the poll thread may request another meanwhile.
@@ -72,7 +76,7 @@ class SharedSuspects:
     def end(self) -> None:
         """Removes from Redis the suspects that were given to `settle` since the last exchange.
 
-        Makes up to three calls. Raises `Unreachable`.
+        Makes up to three calls to Redis. Raises `Unreachable` if a call fails.
         """
         if self._settled:
             self._exchange()

@@ -28,17 +28,18 @@ class _Raised:
 
 
 class CircuitBreaker:
-    """Stops one handler after it raised `Unavailable`, until a dependency answers again.
+    """Stops one handler while a dependency that it needs is unavailable.
 
-    Owned by the poll thread. `Unavailable` names a dependency, and opens the circuit. Records that
-    are running end as they may. Then one record every five seconds runs as a probe, each time
-    another record if there is one. A probe that succeeds closes the circuit.
+    Owned by the poll thread. A handler's `Unavailable` names the dependency, and opens the circuit.
+    Records that already run may end, but no others begin while the circuit is open. Only one record
+    every five seconds runs as a probe. Waiting records take turns as probes. A probe that succeeds
+    closes the circuit.
 
-    If other records have succeeded since a dependency was last named, the dependency seems to be
-    unavailable to a few records only. Then the circuit stays closed, and these few records run
-    again some seconds later. Several of them may come in a row, with no success between them.
-    Therefore, after this was found three times for a dependency, the dependency opens the circuit
-    only after a second without any success.
+    But if other records have succeeded since a dependency was last named, this dependency seems to
+    be unavailable to a few records only. Then the circuit stays closed, and these records run again
+    some seconds later. They may also fail one after another, with no success between them.
+    Therefore, if a dependency has been found three times in this state, it opens the circuit only
+    after a second in which no record succeeded.
     """
 
     def __init__(self) -> None:
@@ -53,10 +54,10 @@ class CircuitBreaker:
         self._probe_soon = False  # a record in hand has succeeded since
 
     def raised(self, record: Record, name: str, now: float) -> bool:
-        """Notes that a record raised `Unavailable`. Returns True if the record must wait.
+        """Notes that a record raised `Unavailable`. Returns True if the circuit is open now.
 
-        A record waits if the circuit is open, or if the record has just opened it. Otherwise the
-        record is to run again some seconds later.
+        If True, the record waits here until `probe` or `let_go` returns it. If False, the caller
+        runs the record again some seconds later.
         """
         if self._count_raise(name, now) and not self.unavailable:
             return False

@@ -108,7 +108,11 @@ class RetryDecider:
                 self._woken += circuit.let_go()
 
     def shorten(self, record: Record) -> bool:
-        """Cuts a retry or dead letter to its topic's size limit; returns False if it cannot fit."""
+        """Shortens the stack trace and the message in a record's retry or dead letter.
+
+        Returns True if the retry or dead letter fits its topic after that. Changes nothing and
+        returns False if it still does not fit, or if it needed no cut.
+        """
         assert isinstance(record.outcome, RetryScheduled | DeadLettered)
         [letter] = record.outcome
         cut = self._outputs.cut(letter)
@@ -118,7 +122,10 @@ class RetryDecider:
         return True
 
     def refused(self, record: Record) -> None:
-        """Takes a success out of the count, because Kafka refused the run's outputs for good."""
+        """Tells the dead-letter limit that this record was no success after all.
+
+        Called for a record whose outputs cannot be published. Does nothing unless they are results.
+        """
         if self._breaker is not None and isinstance(record.outcome, Results):
             self._breaker.retract_success()
 

@@ -32,7 +32,10 @@ class FailureLog:
         self._deaths = _Window(policy, "more records became dead letters than were logged")
 
     def retried(self, record: Record, failure: Failure, what_next: str, now: float) -> None:
-        """Logs a failed run that is not the last."""
+        """Logs a failed run after which a record does not become a dead letter.
+
+        `what_next` says what happens to the record next.
+        """
         self._runs.roll(now)
         if self._runs.add():
             _LOG.warning(
@@ -44,7 +47,7 @@ class FailureLog:
             )
 
     def dead(self, record: Record, failure: Failure, reason: str, now: float) -> None:
-        """Logs a failed run that is the last."""
+        """Logs the failed run after which a record becomes a dead letter."""
         self._deaths.roll(now)
         if self._deaths.add():
             _LOG.error(

@@ -63,9 +63,11 @@ class FailureOutputs:
     ) -> Output:
         """Returns the dead letter: the record unchanged, with headers that describe the failure.
 
-        If that is too large for the topic, the stack trace is cut, then the error's message; then
-        the record's own headers are left out. For a record of the requeue topic that is still too
-        large, the dead letter has no key and value, and says where the record stays.
+        If the dead letter exceeds its topic's size limit, the stack trace is cut, and then the
+        error's message. If this is not enough, the record's own headers are left out. Even then it
+        may be too large. If the record is in the requeue topic, the dead letter then has no key and
+        no value, and names the position at which the record stays there. Any other record's dead
+        letter is returned too large.
         """
         source = record.source
         message, stack = failure.message.encode(), failure.stack.encode()
@@ -139,5 +141,5 @@ def _redriven(record: Record) -> HeaderList:
 
 
 def _whole(text: bytes) -> bytes:
-    """Returns UTF-8 text without the rest of a character that was cut in half."""
+    """Returns UTF-8 text without the bytes of characters that are incomplete."""
     return text.decode(errors="ignore").encode()

@@ -37,8 +37,8 @@ class GiveUpRetrying:
 class RetryPolicy:
     """The settings of retries.
 
-    `delays_s` has the delay before each retry, so a record runs once more than there are delays. A
-    run that raised an exception named in `never` is not retried.
+    `delays_s` has the delay before each retry. So the last attempt of a record has the number
+    `len(delays_s) + 1`. A run that raised an exception named in `never` is not retried.
     """
 
     delays_s: tuple[float, ...]
@@ -50,9 +50,10 @@ class RetryPolicy:
         return attempt > len(self.delays_s)
 
     def decide(self, failure: Failure, attempt: int) -> RetryLater | GiveUpRetrying:
-        """Decides after the `attempt`-th run, counted from 1.
+        """Decides whether a record runs again after a failed run.
 
-        Must not be called for a failure of kind `unavailable`.
+        `attempt` is the number of that run, counted from 1. Must not be called for a failure of
+        kind `unavailable`.
         """
         if failure.kind in FINAL:
             return GiveUpRetrying(failure.kind)
