@@ -179,9 +179,9 @@ class Flow:
         """Returns True if `partition` must be paused so that another partition gets records, too.
 
         `starving` is True while another partition has records in Kafka and none in flight.
-        `partition` is paused if, for `starving_s` of such a time, it takes at least `share` of the
-        worker's limits. It stays paused until it is well below `share`, and its offset map has
-        room.
+        `partition` is paused once it has taken at least `share` of the worker's limits for
+        `starving_s` seconds, while another was starving throughout. The pause ends when `partition`
+        is well below `share` and its offset map has room.
         """
         if partition in self.paused:
             self._over_since.pop(partition, None)

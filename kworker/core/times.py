@@ -9,7 +9,10 @@ EPOCH_MS_MIN = 10**11
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Parses ISO 8601, `-2h` or a number into milliseconds since 1970, or raises ValueError."""
+    """Returns a time as milliseconds since 1970. Raises ValueError for any other text.
+
+    The text is ISO 8601, or a time before `now_ms` such as `-2h`, or milliseconds since 1970.
+    """
     if text.isascii() and text.isdigit():
         if int(text) < EPOCH_MS_MIN:
             raise ValueError(

@@ -49,8 +49,8 @@ def make_call(reference: str, target: Any, function: Any) -> Call:
     if model is None:
         if len(parameters) != 1:
             raise ConfigError(
-                f"handler: {reference}: expected the parameters (message), (model) or"
-                " (model, message)"
+                f"handler: {reference}: a handler takes the message, or a pydantic model of its"
+                " value, or both: (model, message)"
             )
         return typing.cast(Call, target)
     two = len(parameters) == 2
