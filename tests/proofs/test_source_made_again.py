@@ -93,7 +93,7 @@ def test_a_killed_service_ignores_positions_of_the_former_topic(
         each_has_a_result(bootstrap, results, new)
         reading.caught_up()
         told = reading.said()[before:]
-        assert told.count("its position is ignored, and it begins") == PARTITIONS
+        assert told.count("the partition is read from its first offset") == PARTITIONS
         assert reading.counter("maps_ignored") == 0
         reading.ends_well()
     found = [(read.source, read.value) for read in kafka.read_all(bootstrap, results)]
