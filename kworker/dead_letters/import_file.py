@@ -5,8 +5,9 @@ from pathlib import Path
 
 from kworker.core.headers import Source
 from kworker.core.outcome import Output
+from kworker.core.record_lines import BadLine
 from kworker.dead_letters.dead_letter import DeadLetterIdentity, DeadLetterPosition
-from kworker.dead_letters.lines import BadLine, Edit, parse_line
+from kworker.dead_letters.lines import Edit, parse_line
 from kworker.dead_letters.reader import DeadLetters
 from kworker.dead_letters.repair import RepairStep, Requeue
 from kworker.dead_letters.selection import spans

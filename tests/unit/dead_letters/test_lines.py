@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.message import Fields
+from kworker.core.record_lines import BadLine
 from kworker.dead_letters.dead_letter import DeadLetter
-from kworker.dead_letters.lines import BadLine, as_data, format_line, parse_line
+from kworker.dead_letters.lines import as_data, format_line, parse_line
 from tests.support.dead import NOW, dead_headers
 
 TOPIC = "orders.dead"
