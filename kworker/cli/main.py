@@ -23,6 +23,7 @@ from kworker.cli import (
 )
 from kworker.cli.dead import commands as dead
 from kworker.cli.options import PREPARE_PANEL
+from kworker.cli.records import send, tail, try_record
 from kworker.cli.spark import commands as spark
 from kworker.errors import ExitCode, KworkerError
 
@@ -73,7 +74,7 @@ def options(
 
 
 # Verbs that run a service come first: users look for those.
-for verbs in (service, init, check, reject, replay):
+for verbs in (service, init, check, send, tail, try_record, reject, replay):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),

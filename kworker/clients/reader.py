@@ -12,6 +12,7 @@ from kworker.core.message import RawMessage
 from kworker.errors import KworkerError, Unreachable
 
 _BATCH = 500
+_FOLLOW_POLL_S = 0.5  # Ctrl-C acts between two polls
 _OWN = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
@@ -42,6 +43,15 @@ class TopicReader:
         for number, span in sorted(spans.items()):
             if span:
                 yield from self._partition(TopicPartition(topic, number, span.start), span.stop)
+
+    def follow(self, topic: str, starts: Mapping[int, int]) -> Iterator[RawMessage]:
+        """Yields records from these offsets on, by partition, as they come; never ends."""
+        at = [TopicPartition(topic, number, offset) for number, offset in starts.items()]
+        self._consumer.assign(at)
+        while True:
+            raw = cast(RawMessage | None, self._consumer.poll(_FOLLOW_POLL_S))
+            if raw is not None and _is_wanted(raw) and not _is_end(raw):
+                yield raw
 
     def _partition(self, at: TopicPartition, stop: int) -> Iterator[RawMessage]:
         self._consumer.assign([at])

@@ -1,0 +1,1 @@
+"""Commands on records of a topic: send, tail, try."""
