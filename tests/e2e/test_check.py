@@ -395,7 +395,7 @@ def test_a_partition_that_lost_its_position_waits_for_a_decision(
     [found] = before_start(config)
     assert found.exit_code is ExitCode.UNREACHABLE
     assert f"ran before and has no positions of {source}/1 now" in found.problem
-    assert "kworker offsets reset; for each of them, with --topic and --part" in found.next_step
+    assert "goes on in each of these partitions (--topic, --partition)" in found.next_step
     assert offsets(bootstrap, config.name) == {0: 3}
     commit(bootstrap, config.name, [TopicPartition(source, 1, 0)])
     assert before_start(config) == []
