@@ -16,6 +16,7 @@ from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.outbox import Outbox, Undeliverable
+from kworker.worker.publish.refusals import outputs_of
 
 _HELD_SHOWN = 3  # dead letters that their topic refuses
 
@@ -116,18 +117,19 @@ class Settlement:
 
     def _sort(self, ended: list[Record]) -> None:
         self.outcomes += len(ended)
-        outcomes = [record.outcome for record in ended]
-        if not any(outcomes):  # no run had results
-            self._done(ended)
-        elif all(outcomes) and all_ended_well(ended):
-            self._outbox.add(ended)
-        else:
+        if not all_ended_well(ended):
             skipped = [record for record in ended if isinstance(record.outcome, Skipped)]
+            ended = [record for record in ended if isinstance(record.outcome, Publishable)]
             self.counters.duplicates += len(skipped)
             _settle(skipped)
-            self._done([record for record in ended if not record.outcome])
-            written = [record for record in ended if isinstance(record.outcome, Publishable)]
-            self._outbox.add([record for record in written if record.outcome])
+        outputs = list(map(outputs_of, ended))
+        if not any(outputs):
+            self._done(ended)
+        elif all(outputs):
+            self._outbox.add(ended)
+        else:
+            self._done([record for record, own in zip(ended, outputs, strict=True) if not own])
+            self._outbox.add([record for record, own in zip(ended, outputs, strict=True) if own])
 
     # -- publishing and committing ----------------------------------------------------
 
