@@ -22,13 +22,10 @@ from kworker.cli import (
     transactions,
 )
 from kworker.cli.dead import commands as dead
-from kworker.cli.options import PREPARE_PANEL
+from kworker.cli.options import INTERRUPTED, PREPARE_PANEL
 from kworker.cli.records import send, tail, try_record
 from kworker.cli.spark import commands as spark
 from kworker.errors import ExitCode, KworkerError
-
-INTERRUPTED = 130
-"""The exit code that shells give a command ended by Ctrl-C."""
 
 app = typer.Typer(
     name="kworker",

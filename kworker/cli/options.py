@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+INTERRUPTED = 130
+"""The exit code that shells give a command ended by Ctrl-C."""
+
 PREPARE_PANEL = "Prepare a service"
 """The panel of `kworker --help` for verbs used before the first start."""
 

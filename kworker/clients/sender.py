@@ -76,10 +76,9 @@ class RecordSender:
                 self._producer.poll(0)
                 return
 
-    def wait(self, seconds: float, ends: Callable[[], bool]) -> None:
-        """Serves delivery reports for so long, or until `ends` is true."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not ends():
+    def wait_until(self, due_s: float, ends: Callable[[], bool]) -> None:
+        """Serves delivery reports until a time of the monotonic clock, or until `ends` is true."""
+        while (left := due_s - time.monotonic()) > 0 and not ends():
             self._producer.poll(min(left, _POLL_S))
 
     def finish(self) -> None:

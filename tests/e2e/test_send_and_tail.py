@@ -163,6 +163,7 @@ def test_arguments_are_sent_byte_for_byte(run: Callable[..., Any], place: Place)
     assert [record.value() for record in place.records()] == [b"", b"\xff"]
     assert {record.key() for record in place.records()} == {b"\xff"}
     assert place.records()[0].headers() == [("h", b"\xff")]
+    assert len(run("tail", "source", "--where", f"key={odd}").stdout.splitlines()) == 6
 
 
 def test_a_record_over_the_topics_limit_takes_no_other_along(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Producer
 
+from kworker.core.headers import FOREIGN_EXCEPTION, FOREIGN_TOPIC
 from tests.e2e.conftest import Kworker
 from tests.support import kafka
 
@@ -32,6 +33,8 @@ def handle(message):
         raise ERRORS[order]
     if order == "several":
         return [Result({"n": 1}, key="own", headers={"h": "x"}, table="t"), None, {"n": 2}]
+    if order == "headers":
+        return {"headers": [name for name, _ in message.headers], "attempt": message.attempt}
     if order == "nan":
         return {"total": float("nan")}
     return None if order is None else {"seen": order, "attempt": message.attempt}
@@ -167,13 +170,16 @@ def test_a_dead_letter_runs_as_the_record_that_it_was(
         ("kworker-source", f"{place.topic}/1/41/1700000000000"),
         ("kworker-attempt", "3"),
         ("kworker-reason", "exhausted"),
+        ("own", "o"),
+        (FOREIGN_TOPIC, place.topic),  # kworker adds these two for other tools
+        (FOREIGN_EXCEPTION, "ValueError"),
     ]
-    producer.produce(dead, b'"again"', "k", headers=headers)
+    producer.produce(dead, b'"headers"', "k", headers=headers)
     producer.produce(dead, b'"foreign"', "k")
     assert producer.flush(30) == 0
     trial = json.loads(run(f"{dead}:0:0", "--json").stdout)
     assert trial["source"] == f"{place.topic}/1/41/1700000000000"
-    assert json.loads(trial["outputs"][0]["value"]) == {"seen": "again", "attempt": 3}
+    assert json.loads(trial["outputs"][0]["value"]) == {"headers": ["own"], "attempt": 3}
     foreign = run(f"{dead}:0:1")
     assert foreign.returncode == 1
     assert "kworker-source" in foreign.stderr

@@ -11,6 +11,7 @@ import typer
 
 from kworker.cli.dead import view
 from kworker.cli.dead.access import Access, resolver
+from kworker.cli.options import INTERRUPTED
 from kworker.clock import now_ms
 from kworker.dead_letters.grouping import DeadLetterGroup, group_by_reason
 from kworker.dead_letters.repair import (
@@ -26,8 +27,6 @@ from kworker.dead_letters.resolver import Interruption, exclusive, resolve_all
 from kworker.errors import ExitCode
 
 T = TypeVar("T")
-
-_INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 
 class RepairProgress:
@@ -67,7 +66,7 @@ class RepairReport:
             self._print_left()
         if interrupted:
             typer.echo("kworker: interrupted; run the same command again to continue", err=True)
-            raise typer.Exit(_INTERRUPTED)
+            raise typer.Exit(INTERRUPTED)
         if self.tally.left:
             raise typer.Exit(ExitCode.FAILURE)
 

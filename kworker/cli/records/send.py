@@ -14,7 +14,7 @@ import typer
 
 from kworker.cli.dead.options import RateOption
 from kworker.cli.dead.options import rate as parse_rate
-from kworker.cli.options import ConfigOption, JsonOption
+from kworker.cli.options import INTERRUPTED, ConfigOption, JsonOption
 from kworker.cli.records.options import (
     FileOption,
     HeaderOption,
@@ -32,8 +32,8 @@ from kworker.config.model import Config
 from kworker.config.topics import BYTES_MAX, own_topics
 from kworker.core.message import HeaderList
 from kworker.core.outcome import Output
-from kworker.core.pace import Pace
 from kworker.core.record_lines import BadLine, bytes_at, headers_at, object_of, present, shown
+from kworker.dead_letters.repair import RateLimit
 from kworker.dead_letters.resolver import Interruption
 from kworker.errors import ConfigError, ExitCode, UsageError
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 TIMEOUT_S = 20.0
-INTERRUPTED = 130  # as shells say of Ctrl-C
 _BATCH_BYTES = 1_000_000
 _FIELDS = frozenset({"topic", "partition", "offset", "timestamp", "key", "value", "headers"})
 _STDIN = Path("-")
@@ -51,7 +50,7 @@ _STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What the options say of every record."""
+    """The topic, partition, key and headers that the options give to every record."""
 
     topic: str
     partition: int
@@ -106,7 +105,7 @@ def send(
         raise UsageError("send: expected one of VALUE..., --file, --records, --null")
     if key is not None and key_field is not None:
         raise UsageError("send: --key and --key-field exclude each other")
-    pace = Pace(parse_rate(rate))
+    pace = RateLimit(parse_rate(rate))
     headers = _headers(header or ())
     loaded = toml_file.load(config)
     name = topic or _source_topic(loaded)
@@ -116,22 +115,18 @@ def send(
     key_bytes = None if key is None else os.fsencode(key)
     draft = Draft(name, -1 if partition is None else partition, key_bytes, key_field, headers)
     if (path := file or records) is not None:
-        drafts = _checked_records(path, draft.of_value if file else draft.of_line)
+        make = draft.of_value if file else draft.of_line
+        # Stdin can be read only once: its lines are checked as they are sent.
+        total = 0 if path == _STDIN else sum(1 for _ in _records_of(path, make))
+        drafts: Iterable[tuple[int, Output]] = _records_of(path, make)
     else:
         texts = [None] if null else list(map(os.fsencode, values or ()))
         drafts = list(_made(enumerate(texts, 1), draft.of_value, "value"))
-    _send_all(loaded, name, info, drafts, pace, as_json=as_json)
+        total = len(texts)
+    _send_all(loaded, name, info, drafts, total, pace, as_json=as_json)
 
 
 # -- what to send -----------------------------------------------------------------------
-
-
-def _checked_records(path: Path, make: Callable[[bytes], Output]) -> Iterable[tuple[int, Output]]:
-    """Returns the records of a file, whose lines are all checked; stdin is checked as it comes."""
-    if path != _STDIN:
-        for _ in _records_of(path, make):
-            pass
-    return _records_of(path, make)
 
 
 def _records_of(path: Path, make: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
@@ -228,19 +223,21 @@ def _send_all(
     topic: str,
     info: "TopicInfo",
     drafts: Iterable[tuple[int, Output]],
-    pace: Pace,
+    total: int,
+    pace: RateLimit,
     *,
     as_json: bool,
 ) -> None:
     from kworker.cli.dead.view import reading
 
-    sender, interruption = _sender(config, info), Interruption()
+    sender, interruption, due_s = _sender(config, info), Interruption(), 0.0
     try:
-        with interruption.on_signals(), reading(0, "sent") as progress:
-            for number, output in drafts:
-                sender.wait(pace.rest_s(time.monotonic()), lambda: interruption.requested)
+        with interruption.on_signals(), reading(total, "sent") as progress:
+            for number, output in progress.of(interruption.until(drafts)):
+                sender.wait_until(due_s, lambda: interruption.requested)
                 if interruption.requested:
                     break
+                due_s = time.monotonic() + pace.rest_s(1)
                 sender.send(output, number)
                 progress.done(sender.acknowledged)
             sender.finish()

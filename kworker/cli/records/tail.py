@@ -1,6 +1,7 @@
 """`kworker tail`: prints the last records of a topic and, with --follow, those that come."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -11,12 +12,12 @@ import typer
 
 from kworker.cli.dead.view import content, printable
 from kworker.cli.options import ConfigOption
-from kworker.cli.positions import GOALS, parse_goal
+from kworker.cli.positions import GOALS, moves, parse_goal
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config
 from kworker.core.message import HeaderList, RawMessage, headers_of
-from kworker.core.positions import Goal, Offset, Time
+from kworker.core.positions import Goal, GroupPosition
 from kworker.core.record_lines import as_text
 from kworker.core.times import iso
 from kworker.errors import UsageError
@@ -120,9 +121,7 @@ def tail(
         if goal is None:
             found: Iterable[ReadRecord] = _last(reader, name, held, last or LAST, wanted)
         else:
-            starts = _starts(admin, name, held, goal)
-            spans = {number: range(starts[number], span.stop) for number, span in held.items()}
-            found = _matching(reader.records(name, spans), wanted)
+            found = _matching(reader.records(name, _from(admin, name, held, goal)), wanted)
         _print(found, as_json=as_json)
         if follow:
             ends = {number: span.stop for number, span in held.items()}
@@ -146,7 +145,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _condition(name: str, text: str) -> Condition:
-    wanted = text.encode()
+    wanted = os.fsencode(text)
     match name:
         case "key":
             return lambda shown: shown.raw.key() == wanted
@@ -180,27 +179,18 @@ def _topic(config: Config, admin: "Admin", name: str) -> tuple[str, int]:
 
 
 def _held(admin: "Admin", topic: str, numbers: Iterable[int]) -> dict[int, range]:
-    """The offsets that partitions hold now, without those of open transactions."""
+    """Returns the offsets that partitions hold now, without those of open transactions."""
     at = [(topic, number) for number in numbers]
     low = admin.list_offsets(at, "earliest")
     high = admin.list_offsets(at, "latest", committed=True)
     return {each[1]: range(low[each], high[each]) for each in at}
 
 
-def _starts(admin: "Admin", topic: str, held: Mapping[int, range], goal: Goal) -> dict[int, int]:
-    match goal:
-        case "earliest":
-            return {number: span.start for number, span in held.items()}
-        case "latest":
-            return {number: span.stop for number, span in held.items()}
-        case Offset(offset):
-            return {n: min(max(offset, span.start), span.stop) for n, span in held.items()}
-        case Time(ms):
-            found = admin.list_offsets([(topic, number) for number in held], ms)
-            return {
-                number: span.stop if found[topic, number] < 0 else found[topic, number]
-                for number, span in held.items()
-            }
+def _from(admin: "Admin", topic: str, held: Mapping[int, range], goal: Goal) -> dict[int, range]:
+    """Returns the offsets from the goal on, of those that partitions hold."""
+    rows = [GroupPosition(topic, n, None, span.start, span.stop) for n, span in held.items()]
+    found = moves(admin, rows, goal)
+    return {move.current.partition: range(move.position, move.current.high) for move in found}
 
 
 def _matching(raws: Iterable[RawMessage], wanted: list[Condition]) -> Iterator[ReadRecord]:

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from contextlib import closing, nullcontext, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +23,7 @@ from kworker.config.model import Config
 from kworker.config.topics import own_topics
 from kworker.core.duration import format_duration
 from kworker.core.failure import Failure
-from kworker.core.headers import Envelope, Forged
+from kworker.core.headers import Envelope, Forged, without_foreign
 from kworker.core.message import Fields, RawMessage, headers_of
 from kworker.core.outcome import Outcome, Results
 from kworker.core.record import Partition, Record
@@ -148,7 +149,10 @@ def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:
     )
     if topic in own_topics(config) and topic != config.delivery.results:
         try:
-            record.comes_again(Envelope.open(headers or ()), 0)
+            envelope = Envelope.open(headers or ())
+            if topic == config.dead_letter.topic:
+                envelope = replace(envelope, carried=without_foreign(envelope.carried))
+            record.comes_again(envelope, 0)
         except Forged as problem:
             raise KworkerError(f"{place}: not a record of kworker's: {problem}") from None
     return record
@@ -227,7 +231,7 @@ def _from_users_code(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _next(config: Config, error: BaseException, attempt: int) -> str:
-    """What a worker would do after this exception, as text."""
+    """Returns the act of a worker that would follow this exception, as text."""
     from kworker.worker.retries.policy import GiveUpRetrying, RetryPolicy
 
     retry = config.retry

@@ -14,7 +14,7 @@ _MOVING = "moving"  # in a draft
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What kworker's own file in a checkpoint says.
+    """The contents of kworker's own file in a checkpoint.
 
     The file names the results topic and tells if batches are merged into the table. The checkpoint
     begins at the positions `start`; None is the beginning of the topic. `at_ms` is the time at

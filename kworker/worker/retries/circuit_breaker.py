@@ -16,7 +16,7 @@ _APART_S = 1.0  # and does not open the circuit so soon after a success.
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What is known of a dependency that `Unavailable` has named.
+    """A dependency that `Unavailable` has named.
 
     `at` is the last time that it was named. `successes` is the number of records that had succeeded
     by then.
