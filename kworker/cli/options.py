@@ -1,9 +1,14 @@
 """Options that many verbs share, so that they read the same everywhere."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from kworker.errors import UsageError
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
 
 INTERRUPTED = 130
 """The exit code that shells give a command ended by Ctrl-C."""
@@ -21,3 +26,19 @@ ConfigOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RateOption = Annotated[
+    str | None, typer.Option(metavar="N/s", help="Write at most this many records a second.")
+]
+
+
+def parse_rate(text: str | None) -> float | None:
+    """Returns the value of `--rate` in records a second; None (no limit) without the option.
+
+    Raises UsageError if the value does not have a form such as "50/s", or is zero.
+    """
+    if text is None:
+        return None
+    match = _RATE.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise UsageError(f'--rate: expected records a second such as "50/s", got "{text}"')
+    return float(match[1])

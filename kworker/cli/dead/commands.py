@@ -20,11 +20,11 @@ from kworker.cli.dead.options import (
     LimitOption,
     PositionArgument,
     PositionsArgument,
-    RateOption,
     SelectOption,
     ToOption,
 )
-from kworker.cli.options import ConfigOption, JsonOption
+from kworker.cli.options import ConfigOption, JsonOption, RateOption, parse_rate
+from kworker.cli.progress import reading
 from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.core import headers as names
@@ -78,7 +78,7 @@ def list_(
     with access(loaded) as found:
         resolutions = found.dead.resolutions()
         spans = found.dead.spans(selection)
-        with view.reading(sum(map(len, spans.values()))) as shown:
+        with reading(sum(map(len, spans.values()))) as shown:
             letters = shown.of(found.dead.letters(spans))
             groups = group_by_reason(_rows(letters, selection, resolutions, tally, all_))
     view.say(found.dead.seen.unmatched(selection))
@@ -186,7 +186,7 @@ def redrive(
 
     loaded = toml_file.load(config)
     selection = options.selection(positions, select, now_ms())
-    pace = RateLimit(options.rate(rate))
+    pace = RateLimit(parse_rate(rate))
     with access(loaded, to) as found:
         where, bytes_max = target(found, to)
         work = RepairPlan("redriven", selection, where, bytes_max, limit, pace)
@@ -250,7 +250,7 @@ def export(
         resolutions = found.dead.resolutions()
         spans = found.dead.spans(selection)
         count = 0
-        with view.reading(sum(map(len, spans.values()))) as shown:
+        with reading(sum(map(len, spans.values()))) as shown:
             letters = shown.of(found.dead.letters(spans))
             for letter, _ in _rows(letters, selection, resolutions, Tally(), all_):
                 file.write(format_line(letter, found.dead.topic).encode() + b"\n")
@@ -300,7 +300,7 @@ def import_(
     from kworker.dead_letters.import_file import EditedFile
 
     loaded = toml_file.load(config)
-    pace = RateLimit(options.rate(rate))
+    pace = RateLimit(parse_rate(rate))
     with access(loaded) as found:
         requeue = found.requeue()
         edited = EditedFile(file, requeue, found.bytes_max(requeue.topic))

@@ -1,4 +1,4 @@
-"""Options that select dead letters and limit the rate of a command."""
+"""Options that select dead letters."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,6 @@ from kworker.errors import UsageError
 
 _NEXT = re.compile(r",(?=\w+=)")  # between two conditions; a key may contain commas
 _NAMES = ("reason", "exception", "since", "key")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
 _PLACE_FORMS = "PARTITION:OFFSET of the dead letter, or TOPIC:PARTITION:OFFSET of its source"
 
 PositionsArgument = Annotated[
@@ -37,9 +36,6 @@ ToOption = Annotated[
     typer.Option(metavar="TOPIC", help="Write the original records to this topic instead."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Include resolved dead letters.")]
-RateOption = Annotated[
-    str | None, typer.Option(metavar="N/s", help="Write at most this many records a second.")
-]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show the dead letters, and write nothing.")
@@ -91,16 +87,3 @@ def _position(text: str) -> DeadLetterPosition | SourcePosition:
         case ["", str(name)], [of, at] if name:
             return name, of, at
     raise UsageError(f'"{text}" is not a position; expected {_PLACE_FORMS}')
-
-
-def rate(text: str | None) -> float | None:
-    """Returns the value of `--rate` in records a second; None (no limit) without the option.
-
-    Raises UsageError if the value does not have a form such as "50/s", or is zero.
-    """
-    if text is None:
-        return None
-    match = _RATE.fullmatch(text)
-    if match is None or not float(match[1]):
-        raise UsageError(f'--rate: expected records a second such as "50/s", got "{text}"')
-    return float(match[1])

@@ -12,6 +12,7 @@ import typer
 from kworker.cli.dead import view
 from kworker.cli.dead.access import Access, resolver
 from kworker.cli.options import INTERRUPTED
+from kworker.cli.progress import ReadingProgress, reading
 from kworker.clock import now_ms
 from kworker.dead_letters.grouping import DeadLetterGroup, group_by_reason
 from kworker.dead_letters.repair import (
@@ -33,10 +34,10 @@ class RepairProgress:
     """Wraps an iterator: counts its items on a terminal, and ends the iteration at Ctrl-C."""
 
     def __init__(
-        self, stop: Interruption | None = None, shown: view.ReadingProgress | None = None
+        self, stop: Interruption | None = None, shown: ReadingProgress | None = None
     ) -> None:
         self._stop = stop or Interruption()
-        self._shown = shown or view.ReadingProgress()
+        self._shown = shown or ReadingProgress()
 
     def __call__(self, items: Iterable[T]) -> Iterator[T]:
         return self._shown.of(self._stop.until(items))
@@ -142,7 +143,7 @@ def resolve(
     with exclusive(config.file, config.name), closing(writer), stop.on_signals():
         writer.open()
         resolutions = found.dead.resolutions()
-        with view.reading(total, report.how) as shown:
+        with reading(total, report.how) as shown:
             steps = steps_of(resolutions, RepairProgress(stop, shown))
             report.tally.done = resolve_all(steps, writer, pace, stop, shown.done)
     report.done(interrupted=stop.requested)

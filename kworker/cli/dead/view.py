@@ -1,23 +1,16 @@
-"""Dead letters on a terminal: the table of groups, one in full, the progress of a long read."""
+"""Dead letters on a terminal: the table of groups, and one in full."""
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
+from kworker.cli.text import content, printable
 from kworker.core import headers as names
 from kworker.core.times import ago, iso
 from kworker.dead_letters.dead_letter import DeadLetter
 from kworker.dead_letters.grouping import DeadLetterGroup
 from kworker.dead_letters.resolutions import Resolution
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-T = TypeVar("T")
-
-_CONTROLS = frozenset(map(chr, range(32))) - set("\n\r\t") | {"\x7f"}
 _WIDTH = 12
 _MESSAGE_SHOWN = 60  # characters, in the table
 
@@ -109,90 +102,3 @@ def _resolution(resolution: Resolution | None, now: int) -> str:
         return "no"
     at = f"{iso(resolution.at)}, {ago(resolution.at, now)} ago"
     return f"{resolution.how} by {resolution.by}, {at}"
-
-
-def content(value: bytes | None, *, pretty: bool = False) -> str:
-    """Returns text as it is, bytes that are not UTF-8 text in hex, and None as `null`."""
-    if value is None:
-        return "null"
-    text = _text(value)
-    if text is None:
-        return f"hex {value.hex()}"
-    return _pretty(text) if pretty else text
-
-
-def _text(value: bytes) -> str | None:
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if _CONTROLS & set(text) else text
-
-
-def _pretty(text: str) -> str:
-    """Indents JSON over several lines, unless parsing it would change its meaning."""
-    try:
-        data = json.loads(text, parse_float=_exact, object_pairs_hook=_unrepeated)
-        return json.dumps(data, indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _exact(number: str) -> float:
-    value = float(number)
-    if repr(value) != number:
-        raise ValueError(number)
-    return value
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object in the JSON has the same name twice")
-    return found
-
-
-def printable(text: str) -> str:
-    """Returns the text with control characters escaped, except newline and tab."""
-    shown = (
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )
-    return "".join(shown)
-
-
-class ReadingProgress:
-    """Shows on a terminal the number of records read so far, and of dead letters resolved."""
-
-    def __init__(self, progress: "Progress | None" = None, total: int = 0) -> None:
-        self._progress = progress
-        if progress:
-            self._task = progress.add_task("", total=total, done="0")
-
-    def of(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields the items, and counts each as read."""
-        for item in items:
-            if self._progress:
-                self._progress.advance(self._task)
-            yield item
-
-    def done(self, count: int) -> None:
-        if self._progress:
-            self._progress.update(self._task, done=f"{count:,}")
-
-
-@contextmanager
-def reading(total: int, what: str = "") -> Iterator[ReadingProgress]:
-    """Opens a progress bar for reading about `total` records.
-
-    `what`, such as `redriven`, is shown before the number of dead letters resolved so far.
-    """
-    if not sys.stderr.isatty():
-        yield ReadingProgress()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = [TextColumn("read"), BarColumn(), MofNCompleteColumn()]
-    done = [TextColumn(f"{what} {{task.fields[done]}}")] if what else []
-    with Progress(*columns, *done, console=Console(stderr=True), transient=True) as progress:
-        yield ReadingProgress(progress, total)

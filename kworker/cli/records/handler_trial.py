@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kworker.cli.dead.view import content, printable
+from kworker.cli.text import content, printable
 from kworker.config.model import Config
 from kworker.core.failure import Failure
 from kworker.core.headers import Source

@@ -12,9 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
-from kworker.cli.dead.options import RateOption
-from kworker.cli.dead.options import rate as parse_rate
-from kworker.cli.options import INTERRUPTED, ConfigOption, JsonOption
+from kworker.cli.options import INTERRUPTED, ConfigOption, JsonOption, RateOption, parse_rate
+from kworker.cli.progress import reading
 from kworker.cli.records.options import (
     FileOption,
     HeaderOption,
@@ -228,8 +227,6 @@ def _send_all(
     *,
     as_json: bool,
 ) -> None:
-    from kworker.cli.dead.view import reading
-
     sender, interruption, due_s = _sender(config, info), Interruption(), 0.0
     try:
         with interruption.on_signals(), reading(total, "sent") as progress:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kworker.cli.dead.view import content, printable
 from kworker.cli.options import ConfigOption
 from kworker.cli.positions import GOALS, moves, parse_goal
+from kworker.cli.text import content, printable
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config

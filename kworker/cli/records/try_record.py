@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kworker.cli.dead.view import printable
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.cli.records.handler_trial import HandlerTrial, as_data, lines
+from kworker.cli.text import printable
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config

@@ -2,8 +2,9 @@
 
 import pytest
 
-from kworker.cli.dead.options import rate, selection
-from kworker.cli.dead.view import content, printable
+from kworker.cli.dead.options import selection
+from kworker.cli.options import parse_rate
+from kworker.cli.text import content, printable
 from kworker.dead_letters.dead_letter import DeadLetterPosition
 from kworker.dead_letters.selection import Selection
 from kworker.errors import UsageError
@@ -50,13 +51,13 @@ def test_a_mistake_in_a_position_is_told(text):
 
 
 def test_a_rate_is_a_number_a_second():
-    assert [rate(text) for text in (None, "50/s", "50", "0.5/s")] == [None, 50, 50, 0.5]
+    assert [parse_rate(text) for text in (None, "50/s", "50", "0.5/s")] == [None, 50, 50, 0.5]
 
 
 @pytest.mark.parametrize("text", ["", "0", "0/s", "-1/s", "fast", "5/m", "nan"])
 def test_a_mistake_in_a_rate_is_told(text):
     with pytest.raises(UsageError, match="--rate"):
-        rate(text)
+        parse_rate(text)
 
 
 @pytest.mark.parametrize(
