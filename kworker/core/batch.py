@@ -29,11 +29,15 @@ def batch(*, size: int = 100, wait: str = "200ms") -> Callable[[_Function], _Fun
     The handler may raise `BatchFailed`, which names the record that failed, and gives the outcomes
     of the records before it. Any other exception, also `Retry`, `Snooze` or `Reject`, may be due to
     any of the records. So the batch is halved, and the handler is called with each half, until it
-    raises for a single record. `Unavailable` may be due to one customer only. So before the batch
-    is halved, the handler is called with one record alone, then with another. If both calls raise
-    `Unavailable`, the service is down, and the other records wait until it is available. In all, a
-    record is in at most 1 + ⌈log2 size⌉ calls. If the handler itself returns an exception for the
-    record at fault, no further calls are needed.
+    raises for a single record.
+
+    `Unavailable` says that a dependency is down, which may be so for some of the records only. So
+    before the batch is halved, the handler is called with one record alone. If this call raises
+    `Unavailable`, too, the handler is called with another record alone. If that call also raises
+    `Unavailable`, the other records wait until the dependency is available.
+
+    In all, a record is in at most 1 + ⌈log2 size⌉ calls. If the handler itself returns an exception
+    for the record at fault, no further calls are needed.
 
     With `ordering = "key"` no two records of a batch have the same key, except null keys. Raises
     ValueError for an invalid size or wait, and TypeError for a class: decorate its `__call__`

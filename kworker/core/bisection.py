@@ -14,9 +14,9 @@ PartOutcomes = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class _AwaitingProbe(Generic[_Record]):
-    """The records of a part that raised `Unavailable`.
+    """The waiting records of one part of a batch: the run of this part raised `Unavailable`.
 
-    They wait while another record of that part runs alone, as a probe.
+    They wait while another record of the same part runs alone, as a probe.
     """
 
     records: Sequence[_Record]
@@ -26,10 +26,11 @@ class _AwaitingProbe(Generic[_Record]):
 class Bisection(Generic[_Record]):
     """One batch that is run in parts: a part whose run raises is halved.
 
-    So a record is in at most 1 + ⌈log2 size⌉ parts. A part may raise `Unavailable` because of one
-    customer only. So before it is halved, its first record runs alone, as a probe. If the probe
-    raises `Unavailable`, too, another record is probed. If both raise it, the service is down, and
-    the rest of the part is given up.
+    So a record is in at most 1 + ⌈log2 size⌉ parts. If a part raises `Unavailable`, a dependency is
+    down, which may be so for some of the records only. So before that part is halved, its first
+    record runs alone, as a probe. If the probe raises `Unavailable`, too, a second record runs
+    alone. If this one also raises `Unavailable`, the rest of the part is given up: `given_up` has
+    these records, and they do not run again in this batch.
     """
 
     def __init__(self, records: Sequence[_Record]) -> None:
@@ -66,9 +67,11 @@ class Bisection(Generic[_Record]):
         return []
 
     def _probe_raised(self) -> None:
-        """Starts a second probe if the first one raised `Unavailable`.
+        """Notes that a record which ran alone has raised `Unavailable`.
 
-        If the second probe raises it, too, gives up the records that wait for the probes.
+        If the record was the first probe of a part of the batch, another record of the part runs
+        next, as the second probe. If the record was the second probe, the records of the part that
+        were no probes move to `given_up`. If the record was no probe, nothing changes.
         """
         waiting = self._parts[-1] if self._parts else None
         if not isinstance(waiting, _AwaitingProbe):
@@ -102,7 +105,13 @@ def returned(size: int, value: Any) -> PartOutcomes:
 
 
 def ends_around(failed: BatchFailed, size: int) -> PartOutcomes:
-    """Returns the outcomes of `size` records, one of which failed as `failed` says."""
+    """Returns the outcomes of a batch of `size` records whose handler raised `failed`.
+
+    The outcome of the record that `failed` names is the cause that `failed` gives. The records
+    before that record have the results in `failed`, or NOT_ATTEMPTED if it has no results. The
+    records after that record have NOT_ATTEMPTED. If `failed` names no record of the batch, the
+    outcome of every record is an IndexError.
+    """
     index, cause, results = failed.index, failed.cause, failed.results
     if not isinstance(index, int) or not 0 <= index < size:
         return [IndexError(f"BatchFailed names record {index!r} in a batch of {size}")] * size

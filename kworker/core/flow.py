@@ -29,9 +29,10 @@ class Flow:
     After `patience_s` without room it pauses all partitions, because it must go on polling to stay
     in the group.
 
-    A partition starves if it has records in Kafka, but none in flight. While one starves, the
-    others may each use a credit: about twice an even share of the worker's limits. A partition that
-    uses its credit for `starving_s` of such a time is paused.
+    A partition starves if it has records in Kafka, but none in flight. While a partition starves,
+    each other partition has a credit: about twice an even share of the worker's limits. A partition
+    is paused once its records in flight have filled its credit for `starving_s`, and another
+    partition has starved all that time.
 
     The offset map in a partition's commit metadata is full when too many of its records are
     unfinished, or their offsets are too far apart. Then the poll loop pauses the partition at the

@@ -220,14 +220,20 @@ class Lanes:
         return self._parked[0][0] if self._parked else None
 
     def drop(self, partition: Partition) -> Dropped:
-        """Removes the waiting and parked records of a partition; running ones keep their lanes."""
+        """Removes and returns a partition's records that are not running.
+
+        They are ready to run, wait behind another record of their lane, or are parked (kept from
+        running until they are due). Running records keep their lanes.
+        """
         return self._drop(partition, out=False)
 
     def close(self, partition: Partition) -> Dropped:
-        """Removes and returns a partition's waiting and parked records.
+        """Removes and returns a partition's records that are not running.
 
-        Its running records go on (`OrphanedRuns` follows them) but block no lane any more. So a
-        record of another partition may start in the same lane while they still run.
+        They are ready to run, wait behind another record of their lane, or are parked (kept from
+        running until they are due). Running records go on (`OrphanedRuns` follows them) but block
+        no lane any more. So a record of another partition may start in the same lane while they
+        still run.
         """
         dropped = self._drop(partition, out=True)
         self._guests.pop(partition, None)

@@ -137,7 +137,10 @@ class Candidacy:
 
     @property
     def leader(self) -> Leader | None:
-        """The leader named in the last view; that member may have left the group since."""
+        """The leader that was named in the group's commit metadata when this was last read.
+
+        That member may have left the group since. None if the metadata named no leader.
+        """
         return self._view.named
 
     @property
@@ -152,9 +155,10 @@ class Candidacy:
             self._roster = roster
 
     def update(self, view: View, now: float) -> Claim | None:
-        """Stores a view, which is the group's metadata that names the leader.
+        """Stores `view`: the group's commit metadata that names the leader, and when it was read.
 
-        Returns the claim that this member must commit now, or None.
+        If this member must now commit its own name as the leader's, returns the `Claim` for that
+        commit. Otherwise returns None.
         """
         if view.asked_at < self._heard_at:
             return None  # it may be older than the claim that was accepted since
@@ -174,11 +178,12 @@ class Candidacy:
         return self._claim_without_leader(view, now)
 
     def accepted(self, claim: Claim, now: float) -> None:
-        """Notes that the group has committed a claim to lead, which this member made.
+        """Notes that the group has accepted `claim`: a commit that names this member as the leader.
 
-        A claim to become leader counts only if the assignment in which it was made still lasts.
-        Otherwise the client may have sent the claim after a rebalance. Then another member may have
-        the right to appoint a leader.
+        The member's lease then begins anew. But a claim under an earlier id of this member is
+        ignored. A claim that is no renewal is ignored, too, if a rebalance has begun since it was
+        made. For the client may have sent the commit after the rebalance, when another member may
+        have had partition 0, and with it the right to appoint a leader.
         """
         still_decides = claim.decided_at in (None, self._assigned_at)
         if claim.member == self._member and still_decides:
@@ -186,9 +191,10 @@ class Candidacy:
             self._heard_at = now
 
     def expelled(self, claim: Claim) -> None:
-        """Notes that the group has refused a claim to lead: it does not know the claim's member.
+        """Notes that the group has refused `claim`, a commit that names this member as the leader.
 
-        If the claim has this member's present id, this member's lease of the leadership ends.
+        The group does not know the member id in the claim. If this is still the member's id, the
+        member's lease of the leadership ends.
         """
         if claim.member == self._member:
             self._until = None
@@ -221,7 +227,10 @@ class Candidacy:
         )
 
     def rejoin(self) -> None:
-        """Notes that a new client replaces this one, and has the full time to get an assignment."""
+        """Notes that a new client joins the group in place of this member's present client.
+
+        The time for which `overdue` lets a client wait for an assignment begins anew.
+        """
         self.identify("")
         self._unplaced_since = None
 
@@ -246,12 +255,12 @@ class Candidacy:
             self._until = max(self._until, view.asked_at + self._session_s - _HEARTBEAT_AGE_S)
 
     def _claim_without_leader(self, view: View, now: float) -> Claim | None:
-        """Returns the claim to lead that this member can make now, or None.
+        """Returns the claim by which this member can become leader now; None if it has to wait.
 
-        Called if the view names no leader, or names this member after the end of its lease. The
-        metadata may have named another member before it was lost, and the lease of that member may
-        still last. So this member first waits for the length of a lease, unless it is alone in the
-        group.
+        Called if the group's commit metadata names no leader, or names this member though it has no
+        lease. Another member may have been named before, in metadata that was lost, and may still
+        have its lease. So this member first waits for the length of a lease, unless it is alone in
+        the group. It also waits for an assignment and, if no leader is named, for partition 0.
         """
         self._unnamed_since = _since(self._unnamed_since, True, view.asked_at)
         alone = self._roster is not None and self._roster.members == {self._member}

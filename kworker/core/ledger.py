@@ -57,9 +57,10 @@ class Ledger:
 
     @property
     def position(self) -> int | None:
-        """The position to commit.
+        """The position to commit; None if it is not known yet.
 
-        None if the ledger was made without a position, and no record or end has been noted since.
+        If the ledger was made without a position, the first delivered record, or the end of the
+        partition (see `advance_end`), makes the position known.
         """
         if self._open:
             return self._open[0]
@@ -107,7 +108,10 @@ class Ledger:
         return opened[0], runs + before
 
     def _rest(self) -> tuple[int | None, list[OffsetRange]]:
-        """Returns what `position_after` returns if every delivered record is settled."""
+        """Returns the position and the ranges done beyond it.
+
+        Assumes that every delivered record is settled.
+        """
         before = list(self._before)
         if before and self._end is not None and before[0][0] <= self._end:
             return before[0][1], before[1:]
@@ -225,7 +229,7 @@ class Ledger:
     # -- age --------------------------------------------------------------------------
 
     def sample_timestamp(self, offset: int, timestamp_ms: int) -> None:
-        """Stores a record's timestamp; `oldest_ms` estimates from such samples."""
+        """Stores a record's timestamp as a sample, for the estimate that `oldest_ms` returns."""
         self._samples.append((offset, timestamp_ms))
         if len(self._samples) > _SAMPLES_MOST:
             # Every other one is precise enough.

@@ -82,13 +82,16 @@ NO_HEADERS = "its headers cannot be read and are not copied"
 def headers_of(
     raws: Sequence[RawMessage],
 ) -> tuple[list[HeaderList | None], dict[int, Exception]]:
-    """Returns the headers of records, all from one client; None for those that it cannot decode.
+    """Returns the headers of each record; None if the client cannot decode a record's headers.
 
-    The second value has the exception for each None, by index. `headers()` must be called only once
-    for each record. If the client cannot decode the headers, a second call returns a list that
-    crashes the process when it is read. `map` makes the calls, because calls in Python code are not
-    safe: once the interpreter has specialised the call, even the first one may return such a list,
-    and its exception appears at some later line (measured on 3.11).
+    All records must come from the same client. The second value has the client's exception for each
+    None, by the index of the record.
+
+    `headers()` must be called only once for each record. If the client cannot decode the headers, a
+    second call returns a list that crashes the process when it is read. `map` makes the calls,
+    because a call written in Python is not safe. The interpreter specialises (optimises) such a
+    call after some runs. After that, even the first call for a record may return the list that
+    crashes, and the client's exception is raised at some later line (measured on 3.11).
     """
     headers: list[HeaderList | None] = []
     raised: dict[int, Exception] = {}

@@ -64,8 +64,8 @@ def ids_untold(topics: Iterable[str]) -> str:
 def origin_of(identity: TopicIdentity, at: tuple[str, int]) -> bytes:
     """Returns the origin of a partition: digests of its place (cluster, name, number) and topic id.
 
-    A recreated topic has another id at the same place. Tools that mirror a cluster, or copy a
-    topic, take the metadata along to another place.
+    Commit metadata with another origin is not this partition's. It may be from a deleted topic of
+    the same name (another topic id), or was copied here by a mirroring tool (another place).
     """
     topic, partition = at
     return _digest(f"{identity.cluster_id} {topic} {partition}") + _digest(identity.topic_id)
@@ -190,8 +190,8 @@ def _body(text: str) -> bytes | None:
 def fits(unsettled: int, span: int, rest: int = 0) -> bool:
     """Returns True if the offset map surely fits into a commit, in whatever order records end.
 
-    The `unsettled` records lie within the `span` offsets from the position on. Done ranges after
-    these offsets add `rest` bytes at most, as `size` returns it.
+    The map covers `span` offsets, the first at the position, of which `unsettled` are not done.
+    `rest` is the result of `size` for the ranges done beyond the last delivered record, or 0.
     """
     return span <= SPAN_MAX or _size_max(unsettled, span) + rest <= RUNS_BYTES_MAX
 
@@ -202,11 +202,12 @@ def unsettled_max(span: int) -> int:
 
 
 def _size_max(unsettled: int, span: int) -> int:
-    """Returns an upper bound of the bytes that an offset map takes for `span` offsets.
+    """Returns an upper bound of the bytes that a map of run lengths takes for `span` offsets.
 
-    Each of the `unsettled` offsets costs one byte at most: for the run of done offsets after it, or
-    for its share of a gap (a row of unsettled offsets). A run longer than 64 takes a second byte;
-    there are at most span / 64 such runs. Still longer runs, and long gaps, take further bytes.
+    The map stores the length of each run of done offsets. It also stores the length of each gap:
+    two or more of the `unsettled` offsets in a row. If every length takes one byte, the map takes
+    at most `unsettled` bytes. A run longer than 64 takes a second byte, but no more than span / 64
+    runs are so long. Further bytes, of still longer runs and of long gaps, are added likewise.
     """
     size, shift = unsettled, 6
     while longer := span >> shift:
@@ -218,7 +219,7 @@ def _size_max(unsettled: int, span: int) -> int:
 
 
 def size(base: int, runs: Sequence[OffsetRange]) -> int:
-    """Returns the most bytes that `runs` can add to an offset map of offsets below `base`."""
+    """Returns the most bytes that `runs`, at `base` or above, add to a map of offsets below it."""
     return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
 
 

@@ -15,8 +15,9 @@ class Result:
     """One result with its own key, headers, table or topic.
 
     `value` is a dict, list, bytes, str, pydantic model or None (a tombstone). Without a `key`, the
-    result gets the source record's. `table` routes it to the Spark table that selects it; `topic`
-    sends it to one of `delivery.topics` instead of the results topic.
+    result gets the source record's key. `table` routes the result to those Spark tables whose
+    `select` setting has the same text. `topic` sends the result to one of `delivery.topics` instead
+    of the results topic.
     """
 
     value: Any

@@ -257,7 +257,11 @@ class Record:
         self.failed_deliveries = ()  # of outputs that are written anew
 
     def unpack(self) -> None:
-        """Reverses `pack`: restores the message, from the outcome and the value that was kept."""
+        """Restores the message that `pack` has freed; does nothing if the record is not packed.
+
+        The key, and the source header that names topic, partition, offset and timestamp, are read
+        from the record's only output. The value is the one that `pack` has kept.
+        """
         if self.raw is PACKED:
             source, result = self._packed()
             self.raw = Fields(source.place, source.timestamp, result.key, self.values[self.nth], ())

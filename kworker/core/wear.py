@@ -8,7 +8,10 @@ from kworker.core.restart import Backoff
 
 @dataclass(frozen=True, slots=True)
 class WearPolicy:
-    """The least memory that a replacement must free, and the time between two replacements."""
+    """The limits on replacing a worker that uses too much memory.
+
+    They are the least memory that a replacement must free, and the times between replacements.
+    """
 
     gives_back: float = 0.1  # of the limit, at least
     first_s: float = 60.0  # between two replacements of one slot, doubling
@@ -43,11 +46,12 @@ Judgement = Fits | TooLargeAtFirst | Waits | WornOut
 
 
 class Wear:
-    """Decides when the worker in one slot is replaced because of its memory.
+    """Decides when the worker process in one slot is replaced because it uses too much memory.
 
-    Times are monotonic seconds. Growth counts from the baseline, the size at the first poll: it
-    does not include imported handlers and opened clients. If the last replacement was a short time
-    ago, the next one is put off, unless the worker has grown by more than the limit itself.
+    Times are monotonic seconds. The baseline is the size of the process at its first poll, which
+    includes imported handlers and opened clients. Growth is the size beyond the baseline. If the
+    last replacement was a short time ago, the next one is put off, unless the worker has grown by
+    more than the memory limit itself.
     """
 
     def __init__(self, policy: WearPolicy) -> None:
@@ -63,7 +67,10 @@ class Wear:
     def weigh(
         self, size_bytes: int, baseline_bytes: int, limit_bytes: int, now: float
     ) -> Judgement:
-        """Judges the memory of a process that has polled. Changes nothing."""
+        """Returns whether the worker process must be replaced for its memory. Changes nothing.
+
+        `baseline_bytes` is the size of the process at its first poll. That poll must be over.
+        """
         grown = size_bytes - baseline_bytes
         if size_bytes > limit_bytes and grown >= limit_bytes * self._policy.gives_back:
             if now >= self._not_before or grown > limit_bytes:
@@ -82,9 +89,9 @@ class Wear:
 
 
 def reason(judgement: Judgement, size_bytes: int, limit_bytes: int) -> str:
-    """Returns a text about the problem, to be written after the worker's name.
+    """Returns a text that says why a worker uses too much memory, and what follows.
 
-    Returns "" if there is no problem.
+    The text continues a sentence whose subject is the worker. Returns "" for `Fits`.
     """
     most = f"over workers.memory = {_mebibytes(limit_bytes)}"
     match judgement:
