@@ -85,10 +85,10 @@ class BatchLimits:
         return self._samples.get(waiting)
 
     def resize(self, table: TableSettings, most: int, records: int, size: int) -> bool:
-        """Adapts the number of results that a table's next batches may have to its last batch.
+        """Sets the number of results that a table's next batches may have, after a finished batch.
 
-        The last batch had `records` results in `size` bytes; up to `most` results were allowed.
-        Returns True if the number was changed. Changes by less than a factor of two are not made.
+        The finished batch had `records` results in `size` bytes, and was allowed `most` results.
+        Returns True if the number was changed. A change by less than a factor of two is not made.
         """
         bound = limit_of(self._spark, table)
         if not records or (records < _FULL * most and size <= 2 * bound.bytes):

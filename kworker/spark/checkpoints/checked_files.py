@@ -12,8 +12,8 @@ from kworker.spark.checkpoints.folders import Folder
 class Damaged(KworkerError):
     """Raised when a query must not start, since it would silently skip or repeat results.
 
-    `begin` is the value of `kworker spark reset --from` that repairs its checkpoint; "" when a new
-    checkpoint would not help.
+    `begin` is the value of `kworker spark reset --from` that repairs the query's checkpoint; "" if
+    a new checkpoint would not help. When a query starts, this command is added to the error's text.
     """
 
     def __init__(self, problem: str, begin: str = "committed") -> None:
@@ -65,5 +65,8 @@ def parse_object(path: str, text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Damaged(f"{path} is not a JSON object: it is truncated, or another program wrote it")
+        raise Damaged(
+            f"{path} is not a JSON object, since it is truncated or another program wrote it; reset"
+            " the checkpoint"
+        )
     return found

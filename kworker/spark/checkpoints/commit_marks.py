@@ -17,10 +17,11 @@ FIRST_WRITE_MARKER = "_kworker_makes_this"
 
 @dataclass(frozen=True, slots=True)
 class CommitMark:
-    """kworker's entry in the metadata of a commit: the query, the batch, and its positions.
+    """The entry that kworker makes in the metadata of each of its commits to a table.
 
-    All results below these positions are in the table. A claim is an empty commit, with CLAIM as
-    its batch, by which a query takes over the table. Each claim begins a new epoch.
+    It names the streaming query, the batch, and the positions below which all results are in the
+    table. `epoch` is a number that grows when a query takes over the table. In this class, a claim
+    is the entry of an empty commit, by which a query takes over the table; its batch is CLAIM.
     """
 
     writer: str  # service and table: two services may write to one table
@@ -41,10 +42,10 @@ class CommitMark:
 
     @property
     def version(self) -> int:
-        """A number that grows with each commit to a table.
+        """A number that grows with each of kworker's commits to a table.
 
-        Its upper bits are the epoch, which grows when a query takes over the table. Its lower 32
-        bits are the batch's number plus 1.
+        Its upper bits are `epoch`, a number that grows when a query takes over the table. Its lower
+        32 bits are the batch's number plus 1.
         """
         return (self.epoch << _EPOCH_BITS) + self.batch + 1
 
@@ -87,9 +88,10 @@ class CommitMark:
 
 
 def epoch_of(version: int) -> int:
-    """Returns the epoch that is part of a commit's version, see `CommitMark.version`.
+    """Returns `CommitMark.epoch`, a number that grows when a query takes over a table.
 
-    The version -1 means that the table has no commit by kworker; its epoch is 0.
+    `version` is the `CommitMark.version` of kworker's last commit to the table; the epoch is in its
+    upper bits. For -1, which means that kworker has not committed to the table, returns 0.
     """
     return max(0, version) >> _EPOCH_BITS
 
@@ -105,9 +107,10 @@ class BatchStep(Enum):
 def step(
     last_mark: CommitMark | None, query: str, batch: int, begin: Positions | None
 ) -> BatchStep:
-    """Decides if a batch is written. `last_mark` is kworker's last entry in the table's commits.
+    """Decides if a batch is written.
 
-    `begin` has the positions at which the batch begins; None for a query's first batch, since its
+    `last_mark` is the entry that kworker made in the metadata of the last batch's commit. `begin`
+    has the positions at which the batch begins; None for a query's first batch, since its
     checkpoint does not have them.
     """
     if last_mark is not None and (last_mark.query, last_mark.batch) == (query, batch):

@@ -67,11 +67,12 @@ class Guard:
     ) -> QueryStart:
         """Decides where the query starts. Raises Damaged if the query must not start.
 
-        `committed` has the consumer group's positions. `last_mark` is kworker's last entry in the
-        table's commits. The query continues from this entry, unless a person has reset the
-        checkpoint since. If the checkpoint ends elsewhere, it is renamed and a new one is begun.
-        But if the query keeps state between batches, Damaged is raised, since a new checkpoint
-        would lack the state. Errors of the file system are raised as they are.
+        `committed` has the consumer group's positions. `last_mark` is the entry that kworker made
+        in the metadata of the last batch's commit. The query continues from the positions in this
+        entry, unless a person has reset the checkpoint since. If the checkpoint ends at other
+        positions, it is renamed and a new one is begun. But if the query keeps state between
+        batches, Damaged is raised, since a new checkpoint would lack the state. Errors of the file
+        system are raised as they are.
         """
         folder = self._folder
         if is_half_reset(folder):
@@ -79,7 +80,10 @@ class Guard:
             # A person's reset is newer than the table; this one is a job's own, interrupted.
             if last_mark is not None and draft is not None and draft.at_ms <= last_mark.at_ms:
                 return self._begin_anew(topic, last_mark, keeps_state)
-            raise Damaged(f"{folder} is missing or incomplete: a reset of it was interrupted")
+            raise Damaged(
+                f"the checkpoint {folder} is missing or incomplete, since its reset was"
+                " interrupted; reset it again"
+            )
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
             if last_mark is not None and last_mark.topic_id == topic.id:
@@ -112,9 +116,9 @@ class Guard:
         folder = self._folder
         if keeps_state():
             raise Damaged(
-                f"{folder} does not continue where the table ends: another job has written to the"
-                " table since, and only the checkpoints of that job have the state of the query's"
-                " aggregations",
+                f"the checkpoint {folder} and the table end at different positions, since another"
+                " job has written to the table; only that job's checkpoint has the state of the"
+                " query's aggregations; a reset makes this state anew from all results",
                 "earliest",
             )
         merged = is_merged(self._table)
@@ -150,9 +154,10 @@ def _another_topic(folder: Folder, note: Note, topic: ResultsTopic) -> str:
 def _check_change(
     folder: Folder, found: Checkpoint | None, note: Note | None, merged: bool
 ) -> None:
-    """Raises Damaged if merging was turned off while a merge was unfinished.
+    """Raises Damaged if `dedupe` or `mode` was changed while a batch was unfinished.
 
-    Called for a table whose commits do not name their batches, so that nothing tells if the
+    Only raises it if batches were merged into the table by keys before, and are not any more.
+    Called for a table whose commits do not name their batches, so that it is not known if the
     unfinished batch is in the table.
     """
     if note is None or merged or found is None or found.complete:
@@ -195,10 +200,13 @@ def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[in
     if not ahead:
         return
     if found is None:
-        raise Damaged(f"{folder} is gone, though its query has written to the table")
+        raise Damaged(
+            f"the checkpoint {folder} is gone, though its query has written to the table; a reset"
+            " makes a new checkpoint"
+        )
     part, at = min(ahead.items())
     raise Damaged(
-        f"{folder} is older than the table, or the positions of the table's consumer group were"
-        f" changed: in partition {part} the checkpoint ends at offset {reached.get(part, 0):,}, and"
-        f" the group is at {at:,}"
+        f"the checkpoint {folder} is older than the table, or the positions of the table's consumer"
+        f" group were changed: in partition {part} the checkpoint ends at offset"
+        f" {reached.get(part, 0):,}, and the group is at {at:,}"
     )

@@ -43,7 +43,9 @@ def read_note(folder: Folder) -> Note | None:
         topic, topic_id = str(found["topic"]), str(found["topic_id"])
         return Note(topic, topic_id, bool(found["merged"]), parts, int(found.get("at_ms", 0)))
     except (KeyError, AttributeError, TypeError, ValueError):
-        raise Damaged(f"{path} lacks fields that kworker writes, or holds wrong values") from None
+        raise Damaged(
+            f"{path} lacks fields that kworker writes, or holds wrong values; reset the checkpoint"
+        ) from None
 
 
 def write_note(folder: Folder, note: Note) -> None:

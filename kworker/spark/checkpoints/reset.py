@@ -15,10 +15,11 @@ def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The reset of one table's checkpoint, before it is done.
+    """The reset of one table's checkpoint: planned, but not done yet.
 
-    `moves` has each partition's new position, and `left` the positions that the old checkpoint
-    still has. `fresh` is True when the table does not exist yet, so that no row can be in it twice.
+    `moves` has each partition's new position. `left` has the positions that could be read from the
+    old checkpoint, which may be damaged. `fresh` is True if the table certainly has no rows, so
+    that no row can be in it twice.
     """
 
     table: TableSettings
@@ -48,11 +49,11 @@ class Reset:
         return sum(max(0, move.position - self._kept(move)) for move in self.moves)
 
     def _kept(self, move: Move) -> int:
-        """The position before which the table has all results of a partition after the reset.
+        """Returns a position of the partition: the table has all results before it, and keeps them.
 
-        It is 0 if the table is new, or if each batch replaces all rows of the table. If the
-        partition has no committed position, the new position is returned. Then no result counts as
-        missing.
+        Normally this is `move.current.committed`, the position that the table had reached. It is 0
+        if the table has no rows, or if each batch replaces all rows. If no position was committed,
+        it is the new position in `move`: then no result of the partition counts as skipped.
         """
         if self.fresh or self.table.mode == "complete":
             return 0
@@ -65,19 +66,20 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The highest number of results before the committed positions that the table may lack.
+        """The largest possible number of results that will be skipped, but may not be in the table.
 
-        The reset takes these results to be in the table, since the consumer group has committed
-        them. But a person may have moved the committed positions, and the old checkpoint does not
-        prove that the results are in the table.
+        These results are before the positions that the table's consumer group has committed, so the
+        reset takes them to be in the table. But the old checkpoint does not prove it, and a person
+        may have moved the group's positions.
         """
         return sum(max(0, (move.current.committed or 0) - at) for move, at in self._proven())
 
     def _proven(self) -> Iterator[tuple[Move, int]]:
-        """Yields a move and a position for each partition that moves to its committed position.
+        """Yields partitions, each with a position before which the table has all results.
 
-        The old checkpoint proves that all results of the partition before the yielded position are
-        in the table.
+        The old checkpoint proves this. Each partition is yielded as its `Move`, which also has the
+        partition's new position. Only yields partitions that are moved to their committed position,
+        and none if the table has no rows.
         """
         for move in self.moves:
             at = self.left.settled.get(move.current.partition)

@@ -115,8 +115,8 @@ def misfit_column(schema: StructType) -> str:
 def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
     """SQL for the columns of a table's row, computed from a result's text and its parsed JSON.
 
-    With `plain`, values come from the column `plain` where `is_plain` is true, without more checks.
-
+    If the argument `plain` is True, the input has two more columns: `plain`, parsed from the text,
+    and `is_plain`, true where this parsing lost nothing. There, values come unchecked from `plain`.
     The column `_rescued` holds the whole text of a result, unless the other columns hold all of it.
     They do if the text is one JSON object, and each of its fields occurs once, is in the schema,
     and fits its type. A value that is not UTF-8 is in `_rescued` in base64.
@@ -260,7 +260,7 @@ LATEST = ("source_timestamp", *SOURCE_COLUMNS[:-1])
 """The order of two rows of different partitions, in whatever order they arrive."""
 
 SEEN = "_kworker_seen"
-"""A column of an updating row: the position of its key's last row in each source partition."""
+"""A column for updates: the batch's last offset with the row's keys, by source partition."""
 
 
 def merge_statement(
@@ -268,10 +268,10 @@ def merge_statement(
 ) -> str:
     """Returns the MERGE that inserts the rows whose keys are not in the table.
 
-    With `update`, a row also replaces the table's row with the same keys, unless the table's row is
-    later. Rows of one source partition are compared by offset, other rows by timestamp. The column
-    SEEN has the offset of the batch's last row with these keys, for each source partition. The
-    table's row is also replaced if SEEN has a higher offset for the partition of the table's row.
+    With `update`, a row replaces the table's row with the same keys in two cases. First, if it is
+    not older: rows of one source partition are compared by offset, other rows by timestamp. Second,
+    if the batch had any row with these keys that came from the source partition of the table's row,
+    but from a higher offset. The column SEEN has the offsets for this comparison.
     """
     on = " AND ".join(f"t.{identifier(key)} <=> r.{identifier(key)}" for key in keys)
     ordered = set(LATEST) <= set(columns)

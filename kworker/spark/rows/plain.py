@@ -30,10 +30,11 @@ _AS_TEXT = (DateType, TimestampType, TimestampNTZType)
 
 
 def plain_schema(schema: StructType) -> StructType | None:
-    """The schema to parse a result with, so that `is_plain` can compare the result with its text.
+    """Returns the schema for the parser of plain results, in which dates and times are strings.
 
-    Dates and times are parsed as strings. None if a column has a type, such as a map, that does not
-    allow the comparison.
+    `is_plain` checks a result that was parsed with this schema: it writes the result as JSON, and
+    compares this JSON with the result's text. Returns None if a column has a type for which equal
+    texts do not prove that nothing was lost, such as a map.
     """
     fields = [StructField(field.name, _read_as(field.dataType)) for field in schema.fields]
     return StructType(fields) if all(_comes_back(field.dataType) for field in fields) else None
@@ -44,9 +45,11 @@ def _read_as(type_: DataType) -> DataType:
 
 
 def _comes_back(type_: DataType) -> bool:
-    """True if a value of the type, parsed from JSON and written as JSON, gives the same text again.
+    """True if `is_plain` can check values of the type.
 
-    False for a map: a map with a repeated key would give the same text, but must not be accepted.
+    `is_plain` writes a parsed value as JSON, and is true if this gives the original text. A map
+    cannot be checked in this way: a map with a repeated key gives the original text, too, although
+    `is_plain` must be false for it.
     """
     if isinstance(type_, ArrayType):
         return _comes_back(type_.elementType)

@@ -164,7 +164,8 @@ def _number(value: str, type_: DataType) -> str:
     """SQL that converts a number to DOUBLE or FLOAT.
 
     NULL for an integer that the type cannot hold exactly, and for a number that would become 0 or
-    infinite. A fraction becomes the type's nearest value; NULL if a FLOAT would lose digits.
+    infinite. A fraction becomes the nearest DOUBLE. It only becomes the nearest FLOAT if that FLOAT
+    is written with the same digits; otherwise it becomes NULL.
     """
     number, kind = f"try_variant_get({value}, '$', 'double')", _kind(value)
     whole = f"try_cast({number} AS BIGINT) = try_variant_get({value}, '$', 'bigint')"

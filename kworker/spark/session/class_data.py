@@ -62,10 +62,10 @@ class ClassData:
         """True if the JVM writes its classes when it ends."""
 
     def option(self, *, learn: bool) -> str:
-        """Returns the JVM option that loads the saved classes.
+        """Returns the JVM option that loads the classes which an earlier JVM has kept in a file.
 
-        If none are saved and `learn` is True, the option may make the JVM save its classes when it
-        ends. Returns "" if neither is possible.
+        If there is no such file and `learn` is True, the option may make the JVM write this file
+        when it ends. Returns "" if neither is possible.
         """
         self.learning = False
         if self._path is None:
@@ -91,9 +91,9 @@ class ClassData:
         return f'"-XX:ArchiveClassesAtExit={self._draft}" -Xlog:cds*=off'
 
     def refused(self) -> None:
-        """Removes the file of classes, which may be the reason why the JVM did not start.
+        """Removes the file of loaded classes, which may be the reason why the JVM did not start.
 
-        Leaves a marker, which keeps later starts from making another file.
+        Leaves a marker file, which keeps later starts from making another file of loaded classes.
         """
         if self._path is not None:
             with suppress(OSError):
@@ -101,9 +101,9 @@ class ClassData:
                 self._path.with_suffix(_FAILED).touch()
 
     def settle(self, *, awaited: bool, ended: bool) -> None:
-        """Keeps the classes that the JVM has saved, or removes them.
+        """Keeps or removes the file of loaded classes that the JVM has written at its end.
 
-        Keeps them if the job `awaited` the end of the JVM, and if the JVM `ended` well.
+        Keeps the file if the job `awaited` the end of the JVM, and if the JVM `ended` well.
         """
         if not self.learning or self._path is None:
             return
@@ -133,7 +133,10 @@ def _conf_folder() -> Path:
 
 
 def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
-    """The path of the file of saved classes; None if settings or environment do not allow one."""
+    """The path of the file in which a JVM keeps its loaded classes for later starts of Spark.
+
+    None if Spark's settings, its folders or the environment do not allow such a file.
+    """
     options = given_options(conf)
     if _INCOMPATIBLE.search(options) or any(map(os.environ.get, _FOLDERS)):
         return None
@@ -155,9 +158,11 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
 
 
 def _make_room(folder: Path) -> bool:
-    """Removes old markers and unfinished files of classes. Returns True if a new file may be made.
+    """Removes outdated files from the folder in which JVMs keep files of their loaded classes.
 
-    A new file may be made if the folder is writable and fewer than `KEPT` files were used lately.
+    The outdated files are those that a JVM began to write but did not finish, and old marker files,
+    which tell a later start about an earlier one. Returns True if one more file of loaded classes
+    may be made: if the folder is writable, and fewer than `KEPT` of these files were used lately.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
@@ -169,7 +174,7 @@ def _make_room(folder: Path) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Removes files of saved classes; keeps the KEPT files that were used last.
+    """Removes files of loaded classes; keeps the `KEPT` files that were used last.
 
     A new version of Java or Spark makes a new file, and cannot use the old ones.
     """

@@ -139,8 +139,9 @@ class Examiner:
     def _try_sample(self, records: DataFrame, there: DataFrame) -> str:
         """Runs the transform on a sample of results, one by one.
 
-        Returns the last error if the transform fails on every one of them, else "". If it does, a
-        service is down or the transform is wrong: a search for single results would be useless.
+        Returns the last error if the transform fails on all of these results, else "". A failure on
+        all of them suggests that the transform is wrong, or that a service which it uses is down.
+        Then it would be useless to search the batch for the results that the transform fails on.
         """
         why = ""
         for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_SAMPLE).collect():

@@ -35,15 +35,16 @@ class Fence(Protocol):
     def take(self, owner: str) -> CommitMark | None:
         """Begins to guard the table: from now on, this job and another one cannot both write to it.
 
-        Returns kworker's entry in the last batch's commit, or None if no commit has such an entry.
+        Returns the `CommitMark` from the last batch's commit, or None if no batch's commit has one.
         `owner` is the id of the streaming query if its checkpoint is on this host, else an id of
         this job. Raises TableFenced if another job commits to the table at the same time.
         """
 
     def creating(self, columns: StructType, /) -> AbstractContextManager[None]:
-        """Returns a context manager. The caller creates the table in its `with` block.
+        """Returns a context manager, in whose `with` block the caller creates the table.
 
-        If the format is Delta, the table's first commit then has kworker's entry.
+        For a Delta table, the block adds a `CommitMark` to the metadata of the table's first
+        commit. This mark names the query that created the table, and no batch.
         """
 
     def prepare_first_write(self, columns: StructType, /) -> bool:

@@ -140,7 +140,10 @@ class FileFence:
         self._delete(data, _DATA)
 
     def _unmoved(self, data: str) -> Iterator[tuple[Any, str]]:
-        """Yields the files still to be moved, with their paths inside the table."""
+        """Yields the Parquet files of a batch that are not in the table yet.
+
+        Each file comes with its future path, relative to the table's folder.
+        """
         folder = self._path(data, _DATA)
         if not self._files.exists(folder):
             return
@@ -167,7 +170,11 @@ class FileFence:
         return [int(match[1]) for match in found if match]
 
     def _names(self) -> Sequence[str]:
-        """The names in the folder of batches and seals, without Hadoop's hidden checksum files."""
+        """The names of the files and folders in the folder beside the table, except hidden ones.
+
+        The folder beside the table has new batches, and seals: a seal is a file that makes a batch
+        a part of the table. The hidden files are Hadoop's checksums.
+        """
         if not self._files.exists(self._folder):
             return ()
         found = [each.getPath().getName() for each in self._files.listStatus(self._folder)]

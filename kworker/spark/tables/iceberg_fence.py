@@ -143,7 +143,7 @@ class IcebergFence:
 
 
 class _Snapshot(NamedTuple):
-    """An Iceberg table's current snapshot, and kworker's entry in the last batch's commit."""
+    """An Iceberg table's current snapshot, and the `CommitMark` from the last batch's commit."""
 
     snapshot: int | None  # None before the first write
     mark: CommitMark | None  # None, too, if the snapshots with it have expired

@@ -165,11 +165,12 @@ def of_another_topic(query: Query) -> None:
         (cut("metadata", 0), "metadata is empty"),
         (
             cut("metadata", 7),
-            "metadata is not a JSON object: it is truncated, or another program wrote it",
+            "metadata is not a JSON object, since it is truncated or another program wrote it;"
+            " reset the checkpoint",
         ),
         (cut("offsets/2", 0), "offsets/2 is empty"),
         (cut("offsets/2", 2), "offsets/2 is truncated"),
-        (cut("offsets/2", 40), "offsets/2 is not a JSON object: it is truncated"),
+        (cut("offsets/2", 40), "offsets/2 is not a JSON object, since it is truncated"),
         (cut("offsets/1", 10), "offsets/1 is truncated"),
         (removed("offsets/1"), "offsets/1 is missing"),
         (removed("offsets/2"), "offsets/2 is missing, though batch 2 was written"),
@@ -225,7 +226,7 @@ def test_a_missing_or_old_checkpoint_is_detected_by_its_group(query: Query) -> N
     with pytest.raises(Damaged, match=older):
         admit(query, {0: 301})
     gone = Guard(table(), query.folder.beside("gone"))
-    with pytest.raises(Damaged, match="gone is gone, though its query has written to the table"):
+    with pytest.raises(Damaged, match="gone is gone, though its query has written to the table;"):
         gone.admit(RESULTS, {0: 1})
     assert gone.admit(RESULTS, {}).checkpoint is None
 
@@ -276,7 +277,7 @@ def test_a_reset_that_was_cut_off_is_finished_by_a_person(query: Query) -> None:
     write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
     query.folder.rename("orders.20231114T221320.123Z")
     with pytest.raises(
-        Damaged, match="orders is missing or incomplete: a reset of it was interrupted"
+        Damaged, match="orders is missing or incomplete, since its reset was interrupted"
     ):
         admit(query)
     write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 130, 1: 0}))
@@ -296,7 +297,7 @@ class Cut(NamedTuple):
         try:
             found = admit(self.query, {0: 120})
         except Damaged as error:
-            if not str(error).endswith(": a reset of it was interrupted"):
+            if not str(error).endswith("its reset was interrupted; reset it again"):
                 raise
             return "none"
         if found.start is None:
