@@ -151,7 +151,7 @@ class Assignment:
         return anew
 
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
-        """Returns the first offset; None if no broker answers: then the client finds the offset."""
+        """Returns the offset at which the partition's log begins; None if no broker answers."""
         _LOG.warning(
             "topic was deleted and created again; the partition is read from its first offset",
             partition=f"{at[0]}/{at[1]}",
@@ -196,7 +196,7 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if partitions were lost lately: a commit from before that may fence this member."""
+        """True if partitions were lost lately: an older commit may still fence this member."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:

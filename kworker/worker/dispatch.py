@@ -237,8 +237,8 @@ class Dispatch:
     def _may_run(self, record: Record) -> bool:
         """Returns True if the record may run in the pool.
 
-        Passes a suspect to the quarantine. Any other record fails, gets the outcome of its earlier
-        run, or waits.
+        Otherwise the record goes to the quarantine (if it is a suspect), fails, gets the outcome of
+        its earlier run, or waits.
         """
         match self._admission.decide(record):
             case Run():

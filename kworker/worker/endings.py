@@ -68,7 +68,7 @@ class Endings:
 
     @property
     def waiting(self) -> bool:
-        """True if a failure, or a call of a handler's `dead`, can be dealt with at once."""
+        """True if a failure waits for `judge`, or a handler's method `dead` waits to be called."""
         return bool(self._failed_early or self.on_dead)
 
     # -- the ends of runs -------------------------------------------------------------
@@ -252,9 +252,9 @@ class Endings:
         return []
 
     def close(self, partition: Partition) -> list[Record]:
-        """Drops and returns the failed records of a partition which was revoked.
+        """Removes and returns the failed records of a revoked partition.
 
-        Leaves out those that `judge` has handled already.
+        These are only the records whose failures still wait for `judge` to decide what follows.
         """
         gone = [record for record in self._failed_early if record.partition is partition]
         self._failed_early = [r for r in self._failed_early if r.partition is not partition]

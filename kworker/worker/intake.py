@@ -122,7 +122,7 @@ class Intake:
         }
 
     def stopped(self, at: PartitionId) -> bool:
-        """Returns True if a partition stopped, and waits for a `kworker offsets reset`."""
+        """Returns True if a partition is not read any more, until a `kworker offsets reset`."""
         return _gap_at(at) in self.problems
 
     def _deliver(self, batch: list[RawMessage]) -> None:

@@ -375,9 +375,9 @@ class PollLoop:
         self._guarantee.drop(partition)
 
     def _calm(self) -> bool:
-        """Goes on with publishing if a transaction hides the group's committed positions.
+        """Returns True if the group's committed positions are readable.
 
-        Returns True if the positions are readable.
+        If a transaction of this worker hides them, first takes one step to end that transaction.
         """
         if not self._guarantee.positions_readable:
             self._settle(self._clock())

@@ -341,11 +341,11 @@ class Worker:
                 if not loop.assignment.lost_lately:
                     raise
                 _LOG.warning(
-                    "the worker was fenced, since a commit of its session before the loss came"
-                    " late; it joins the group again",
+                    "the worker was fenced, probably because a commit that it sent before it lost"
+                    " its partitions arrived late; the worker joins the group again",
                     error=str(fenced),
                 )
-                loop.rejoin("fenced, since a commit of its session before the loss came late")
+                loop.rejoin("fenced, probably by a late commit from before partitions were lost")
             reporter.turn()
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0

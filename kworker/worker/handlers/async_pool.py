@@ -137,7 +137,10 @@ class AsyncPool:
         return self._handed > self._finished
 
     def slack_s(self) -> float:
-        """Returns how many seconds outcomes may wait in the pool: 0 if a handler is free."""
+        """Returns the seconds for which the poll loop may leave outcomes in this pool.
+
+        Returns 0 if a handler is free, so that the poll loop gives this handler a record soon.
+        """
         return 0.0 if self._free_now() else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:

@@ -74,7 +74,10 @@ class BatchPool:
         return bool(self._running) or self._buffers.longest_due(self._clock()) is not None
 
     def slack_s(self) -> float:
-        """Returns the seconds that ended records may stay uncollected: 0 if a batch may begin."""
+        """Returns the seconds for which the poll loop may leave outcomes in this pool.
+
+        Returns 0 if a batch may begin, so that the poll loop gives the pool records soon.
+        """
         return 0.0 if len(self._running) < self._runners.most else SLACK_S
 
     def reclaim(self, now: float) -> list[Record]:

@@ -95,7 +95,10 @@ class ThreadPool:
         return self._handed > sum(self._finished)
 
     def slack_s(self) -> float:
-        """Returns the seconds that ended records may stay uncollected: 0 if threads need work."""
+        """Returns the seconds for which the poll loop may leave outcomes in this pool.
+
+        Returns 0 if threads need work, so that the poll loop gives them records soon.
+        """
         if self._moving() < 0.75 * self._useful():
             return 0.0
         return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))

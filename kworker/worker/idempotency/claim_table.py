@@ -98,7 +98,7 @@ class ClaimTable:
         return bool(self._asks)
 
     def enter(self, batch: ClaimBatch) -> None:
-        """Stores the updates of a batch, and requests a claim for each of its records.
+        """Ends the earlier claims that a batch names, and requests a claim for each new record.
 
         A record for which Redis need not be asked is answered at once.
         """
@@ -159,9 +159,9 @@ class ClaimTable:
                 self._release(record, ended_too=False)
 
     def answers(self) -> ClaimAnswers | None:
-        """Returns the answers to all batches so far.
+        """Returns the answers to all `ClaimBatch`es entered since answers were last returned.
 
-        Returns None if there was no batch, or while a record still waits for its claim.
+        Returns None if no batch was entered since, or while a record still waits for its claim.
         """
         if self._asks or not self._answers.batches:
             return None
@@ -249,9 +249,9 @@ class ClaimTable:
         self._answers.duplicates.append(record)
 
     def _answer(self, id_: str, record: Record, state: ClaimState) -> bool:
-        """Answers a record whose claim was refused.
+        """Sorts a record into the answers for the poll thread, after Redis refused its claim.
 
-        Returns False if the claim must be requested again. Then the record gets no answer yet.
+        Returns False if the claim must be requested again. Then the record is in no answer yet.
         """
         match state:
             case ClaimDone():

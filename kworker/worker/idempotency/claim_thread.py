@@ -88,7 +88,10 @@ class ClaimThread:
         self._retry_s = _RETRY_S[0]
 
     def run(self) -> None:
-        """Runs until None is in the inbox, then sends the last updates or keeps them in a file."""
+        """Talks to Redis until None arrives in `inbox`, then sends the last updates of claims.
+
+        If Redis does not answer then, these updates stay in a file, and the next start sends them.
+        """
         try:
             self._outbox.load()
             while not self._ending:
@@ -138,7 +141,10 @@ class ClaimThread:
     # -- batches and calls ------------------------------------------------------------
 
     def _receive(self, wait_s: float) -> None:
-        """Enters all batches of the inbox into the table. Waits up to `wait_s` for the first."""
+        """Passes all `ClaimBatch`es in `inbox` to the table of claims.
+
+        Waits up to `wait_s` seconds for the first batch. Notes the end if None is in `inbox`.
+        """
         try:
             batch = self.inbox.get(timeout=wait_s) if wait_s > 0 else self.inbox.get_nowait()
             while batch is not None:
@@ -160,7 +166,7 @@ class ClaimThread:
             self.redis_error, self._retry_s = None, _RETRY_S[0]
 
     def _exchange_all(self) -> None:
-        """Exchanges suspects and updates with Redis, and requests claims.
+        """Exchanges suspects with Redis, sends updates of earlier claims, and requests new claims.
 
         Claims that dead owners hold are requested again at once, to take them over.
         """
@@ -204,7 +210,10 @@ class ClaimThread:
         self._retry_s = min(_RETRY_S[1], self._retry_s * 2)
 
     def _end(self) -> None:
-        """Writes the last updates to files, then sends them, so that a failed call loses none."""
+        """Writes the last updates of claims to files, then sends these updates to Redis.
+
+        So a failed call to Redis loses no update.
+        """
         self._table.close(self.answered)
         self._outbox.keep()
         try:

@@ -24,7 +24,7 @@ class Unclaimed:
 
     @property
     def ready(self) -> bool:
-        """True if a record may run."""
+        """True if at least one record may run now."""
         return self._lanes.ready
 
     def start(self) -> None:

@@ -353,7 +353,8 @@ class ExactlyOnce:
         self._not_before = now + foreign.rest_s
         _LOG.warning(
             f"another process took the transactional id {name}; this worker takes it back in"
-            f" {foreign.rest_s:g} s, and writes the aborted records again",
+            f" {foreign.rest_s:g} s, and writes the aborted records again; if that happens"
+            f" {foreign.most} times in a short time, the worker ends",
             fence=f"{foreign.nth} of {foreign.most}",
         )
 

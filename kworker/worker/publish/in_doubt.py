@@ -97,9 +97,9 @@ class FencingJudge:
 
         Called for each refusal that leaves it unknown how a transaction ended. `begun_at` is the
         time at which that transaction began. Returns None, too, if the worker itself may have
-        caused the fencing. It may have if its transaction was open for too long, or if a request
-        that was refused temporarily a short time ago may still be under way. Raises FencedByTwin if
-        other processes have fenced this worker too often.
+        caused the fencing. One such cause is a transaction that was open for too long. Another is a
+        request that failed with a temporary error a short time ago: Kafka may carry it out late.
+        Raises FencedByTwin if other processes have fenced this worker too often.
         """
         policy = self._policy
         if refused.retriable:

@@ -65,7 +65,7 @@ class Outbox:
         self._try_held_at = inf
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterates over all records that wait here, in any container."""
+        """Iterates over the records in `waiting`, `refusals` and `held`, and the too large ones."""
         held = (letter.record for letter in self._held)
         return chain(self.waiting, self.refusals, held, self._large)
 
@@ -192,11 +192,11 @@ class Outbox:
         self.waiting.extendleft(reversed(records))
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
-        """Lets topics back off after a failure that a topic of these records has caused.
+        """Stops writing to topics for a while, after a failure that one of them has caused.
 
-        If the records have only one topic, it is the cause, and backs off. If the records have
+        These are the topics of `records`. A single topic is the cause, and backs off. If there are
         several topics, the cause is unknown. Then all topics but the first back off, so that the
-        first is tried without the others.
+        first is tried alone.
         """
         moved = self.refusals.isolate_topic(records, why, now)
         self.waiting = deque(without(self.waiting, set(moved)))
@@ -256,7 +256,7 @@ class Outbox:
         self.refusals.forget(records)
 
     def _remove(self, records: Collection[Record]) -> None:
-        """Removes records from `waiting` and `refusals`; they remain pending."""
+        """Removes records from `waiting` and `refusals`, but still counts them in `pending`."""
         if records:
             self.waiting = deque(without(self.waiting, records))
             self.refusals.remove(records)

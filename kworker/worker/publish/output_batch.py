@@ -105,9 +105,9 @@ class OutputBatch:
     def finish(self, now: float) -> list[Record]:
         """Empties the batch when all delivery reports have come. Returns the records in Kafka.
 
-        The records that Kafka refused go back to the outbox. A record of which only some outputs
-        are produced goes on in the next batch. But if Kafka refused any record, this record goes
-        back to the outbox, too, because it may be the one at fault.
+        The records that Kafka refused go back to the outbox. If only some outputs of the last
+        record are produced, its other outputs go into the next batch. But if Kafka refused any
+        output of this batch, this last record goes back to the outbox, too: it may be at fault.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]

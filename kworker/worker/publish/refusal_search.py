@@ -12,8 +12,8 @@ class RefusalSearch:
 
     Owned by `Refusals`. Brokers refuse a whole batch because of one record, and mostly do not name
     that record. So the batch is split, and ever fewer records are tried together. A record that is
-    refused alone is at fault. But if the topic itself may be at fault, `doubt` keeps the record for
-    another try.
+    refused when it is tried alone is at fault. But if the topic itself may be at fault, `doubt`
+    keeps the record for another try.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -34,7 +34,7 @@ class RefusalSearch:
 
     @property
     def wants_stranger(self) -> bool:
-        """True if all records that are left to try were refused alone.
+        """True if all records that are left to try were already tried alone, and refused.
 
         Then the search needs a record that was not refused, to test whether the topic works.
         """
@@ -56,11 +56,12 @@ class RefusalSearch:
         return self.portion
 
     def _probe(self) -> list[Record]:
-        """Returns a list of one record, which is tried to test whether the topic works.
+        """Returns a list of one record, which is tried alone to test whether the topic works.
 
-        At every second call, it is a record that was refused alone. At the other calls, it is a
-        record that was not, if there is one. If the topic accepts the latter, the topic works, and
-        the records that it refuses are at fault.
+        The calls take turns between two kinds of records: those that were never tried alone, and
+        those that were tried alone and refused. If none of the first kind is left, the record is of
+        the second kind. Once the topic accepts a record, the topic works, and any record that it
+        refuses when tried alone is at fault.
         """
         self._stranger = not self._stranger and bool(self._portions)
         if not self._stranger:
@@ -88,7 +89,7 @@ class RefusalSearch:
         return None
 
     def doubt(self, record: Record, until: float) -> None:
-        """Keeps a record that was refused alone, since its topic may be at fault.
+        """Keeps a record that was tried alone and refused, since its topic may be at fault.
 
         No record is tried before the time `until`.
         """

@@ -25,13 +25,14 @@ class Verdict(NamedTuple):
 class Refusals:
     """The topics that refused outputs, and the records that wait for these topics.
 
-    Owned by the outbox. A topic that refused an output backs off for a while, and its records wait
-    here, in order. If a topic refused records as invalid or too large, a search finds the records
-    at fault. The records that the search is trying are in the outbox meanwhile.
+    Owned by the outbox. A topic that refused an output backs off: nothing is written to it for a
+    while, and its records wait here, in order. If a topic refused records as invalid or too large,
+    a search tries ever fewer of them together, to find the records at fault. The records that the
+    search is trying are in the outbox meanwhile.
 
-    A record that was refused alone is at fault, with one exception. If its topic accepted similar
-    records earlier, but has accepted nothing since another record was found to be at fault, the
-    topic itself seems to be at fault.
+    A record that is refused when it is tried alone is at fault, unless the topic itself seems to
+    be. The topic seems to be at fault if it accepted records of the same kind (with or without a
+    key) in the past, and has accepted nothing since the last record that was found at fault.
     """
 
     def __init__(self, retry_s: float, limits: TopicLimits) -> None:
@@ -103,11 +104,12 @@ class Refusals:
         self._waiting.append(alone(record))
 
     def sort_out(self, records: list[Record], now: float) -> tuple[list[Record], list[Verdict]]:
-        """Handles records that were sent but are not in Kafka, in the order of sending.
+        """Decides what to do with records that were sent, in this order, but are not in Kafka.
 
-        Returns two lists. The second has the records that their topics refuse for good. The first
-        has the records to write again. The caller must remove from the first list the records that
-        wait here now, and those in the second list.
+        Returns two lists. The first has candidates to write again. The second has the records that
+        their topics refuse for good. The first list may name records that must not be written now:
+        those of the second list, and those that wait in this object after the call. The caller must
+        leave them out.
         """
         again: list[Record] = []
         later: list[Record] = []
@@ -152,12 +154,14 @@ class Refusals:
         return [*searched, record]
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> list[Record]:
-        """Lets topics back off after a failure that a topic of these records has caused.
+        """Stops writing to topics for a while, after a failure that one of them has caused.
 
-        If the records have only one topic, it is the cause: it backs off, and the search for
-        records that it refuses ends. Returns the other records of that search, which wait here from
-        now on. If the records have several topics, the cause is unknown. Then all topics but the
-        first back off, so that the first is tried without the others.
+        These are the topics of `records`. A single topic is the cause, and backs off. If a search
+        was looking for the records that this topic refuses, the search ends. Its records wait here
+        from now on, and are returned, except those in `records`.
+
+        If there are several topics, the cause is unknown. Then all topics but the first back off,
+        so that the first is tried alone. The returned list is empty.
         """
         topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
         searched: list[Record] = []
@@ -172,9 +176,10 @@ class Refusals:
         return searched
 
     def _back_off(self, topic: str, why: str, now: float) -> list[Record]:
-        """Lets a topic at fault back off, and ends any search among the records that it refused.
+        """Stops writing to a topic for `retry_s`, because the topic is at fault.
 
-        Returns the records of that search.
+        If a search was looking for the records that this topic refuses, ends the search, and
+        returns its records.
         """
         search = self._searches.pop(topic, None)
         self.problems[topic] = why
@@ -204,7 +209,7 @@ class Refusals:
         refusal: DeliveryRefusal,
         now: float,
     ) -> list[Verdict]:
-        """Decides whether a record that was refused alone is at fault, or its topic."""
+        """Decides whether a record that was tried alone and refused is at fault, or its topic."""
         null = any(output.key is None for output in outputs_of(record) if output.topic == topic)
         usual = (topic, null) in self._took and not refusal.sized
         if usual and topic in self._accused and not search.took:
@@ -253,9 +258,11 @@ def is_for(record: Record, topic: str) -> bool:
 
 
 def alone(record: Record) -> Record:
-    """Unpacks a record that is to wait, and returns it.
+    """Unpacks a record before it waits, and returns it.
 
-    While a record is packed, it keeps the joined values of many records in memory.
+    The value of a packed record is a part of one bytes object, which has the values of many
+    records. While one of these records is packed, the whole object stays in memory. An unpacked
+    record has only its own value.
     """
     record.unpack()
     return record

@@ -43,7 +43,11 @@ class KnownSuspects:
         return self._all.get(place) or Suspect(place, "crash")
 
     def refresh(self, now: float, *, force: bool = False) -> None:
-        """Reads the crash journal if it has changed. Checks only now and then unless `force`."""
+        """Reads the crash journal if it has changed. Looks for a change at most every 0.2 s.
+
+        With `force`, reads the journal at once. Then the claims thread also reads the suspects of
+        other instances from Redis, if suspects are shared.
+        """
         if force and self._shared:
             self._shared.request_refresh()
         if now < self._refresh_at and not force:

@@ -78,7 +78,11 @@ class Quarantine:
     # -- known suspects ---------------------------------------------------------------
 
     def refresh(self, now: float, *, force: bool = False) -> None:
-        """Reads the crash journal if it has changed. Called with `force` at each assignment."""
+        """Reads the crash journal if it has changed. Looks for a change at most every 0.2 s.
+
+        With `force`, as at each assignment, reads the journal at once. Then the claims thread also
+        reads the suspects of other instances from Redis, if suspects are shared.
+        """
         self._known.refresh(now, force=force)
 
     @property
@@ -202,7 +206,9 @@ class Quarantine:
             self._wait(f"their process cannot be started ({error.strerror})", now)
             return
         _LOG.info(
-            "isolated process for suspects started", cell=self._process.pid, suspects=self.count
+            f"isolated process {self._process.pid} started, to run suspects",
+            cell=self._process.pid,
+            suspects=self.count,
         )
 
     def _begin(self, process: IsolatedProcess, now: float) -> None:
@@ -253,8 +259,8 @@ class Quarantine:
 
     def _end_stuck(self, process: IsolatedProcess, overdue: list[Held], now: float) -> None:
         _LOG.error(
-            f"a suspect exceeded workers.handler_timeout = {self._timeout} in the isolated"
-            " process; the stacks of the process are dumped, and the process is ended",
+            f"a suspect exceeded workers.handler_timeout = {self._timeout} in the isolated process"
+            f" {process.pid}; the stacks of this process are dumped, and it is ended",
             cell=process.pid,
             suspects=[f"{held.topic}/{held.partition}/{held.offset}" for held in overdue],
         )
@@ -306,9 +312,9 @@ class Quarantine:
         if not counted.convicted:
             _LOG.warning(
                 f"suspect {name} ran alone and ended its process ({end.how}),"
-                f" {suspect.deaths} times by now; it runs again after the other suspects."
-                f" {limit} times make it a dead letter"
-                f"{', or more: the signal may be from outside' if suspect.unsure else ''}"
+                f" {suspect.deaths} times by now; it runs again after the other suspects, and"
+                f" becomes a dead letter after {limit} such ends"
+                f"{' (or a few more: the signal may be from outside)' if suspect.unsure else ''}"
             )
             return
         _LOG.error(

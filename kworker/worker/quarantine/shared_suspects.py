@@ -51,7 +51,7 @@ class SharedSuspects:
         self._requested = True
 
     def settle(self, place: SourcePosition) -> None:
-        """Has the next exchange remove a suspect from Redis, whichever host published it."""
+        """Makes the claims thread remove a suspect from Redis, whichever instance published it."""
         self._settled.append(place)
 
     # -- the claims thread ------------------------------------------------------------

@@ -36,10 +36,10 @@ class CircuitBreaker:
     closes the circuit.
 
     But if other records have succeeded since a dependency was last named, this dependency seems to
-    be unavailable to a few records only. Then the circuit stays closed, and these records run again
-    some seconds later. They may also fail one after another, with no success between them.
-    Therefore, if a dependency has been found three times in this state, it opens the circuit only
-    after a second in which no record succeeded.
+    be unavailable to a few records only. Then the circuit stays closed, and the record that named
+    the dependency runs again some seconds later. After three such cases, the dependency opens the
+    circuit only if no record succeeded in the last second. This is because two of the few records
+    may by chance fail one right after the other, with no success between them.
     """
 
     def __init__(self) -> None:

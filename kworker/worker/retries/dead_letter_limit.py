@@ -79,7 +79,7 @@ class DeadLetterLimit:
         return True
 
     def try_due(self, now: float) -> bool:
-        """Returns True if the limit is open and held records are to be tried now."""
+        """Returns True if dead letters are held back, and it is time to try the held records."""
         return self.open and now >= self._try_at
 
     def tried(self, now: float) -> None:
