@@ -137,9 +137,10 @@ class KafkaConsumer:
         return bool(self._topics) and not self.joined
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:
-        """Returns up to `most` records and events; waits up to `timeout_s` if there are none.
+        """Returns up to `most` messages; waits up to `timeout_s` if there are none.
 
-        Calls the listener, and raises the listener's errors.
+        A message is a record, or an error that librdkafka passes on like a record, such as the end
+        of a partition. Calls the listener, and raises the listener's errors.
         """
         if self._unresumed:
             self.pause(list(self._unresumed))  # for they were not resumed at once
@@ -158,9 +159,10 @@ class KafkaConsumer:
         return early + (self._hold_back(batch) if self._unresumed else batch)
 
     def _take_early(self, most: int) -> list[RawMessage]:
-        """Returns up to `most` messages that were held back until their partition was resumed.
+        """Returns up to `most` of the messages that were held back, and no longer holds them.
 
-        These messages are no longer held back. A message is a record or an event.
+        Leaves those of partitions that are not resumed yet, or are paused. A message is a record,
+        or an error that librdkafka passes on like a record.
         """
         now: list[RawMessage] = []
         later: list[RawMessage] = []

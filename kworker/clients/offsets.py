@@ -70,7 +70,10 @@ class TopicWatch:
         self._ask()
 
     def begins(self) -> dict[int, int]:
-        """Returns the first offsets of the partitions in `ends`; {} without an answer. Blocks."""
+        """Asks for the first offset of each partition in `self.ends`, and waits for the answer.
+
+        Returns {} if Kafka refuses, or does not answer in time.
+        """
         asked = {TopicPartition(self._topic, p): OffsetSpec.earliest() for p in self.ends}
         answers = self._client.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
         try:

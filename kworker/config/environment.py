@@ -60,7 +60,11 @@ def _is_foreign(variable: str) -> bool:
 
 
 def _key(variable: str) -> tuple[str, ...]:
-    """Returns the key that `variable` names. In Kafka's tables, `_` stands for a dot."""
+    """Returns the key of the configuration that `variable` names.
+
+    In the name of a librdkafka property, `_` stands for a dot: `KWORKER_KAFKA__BOOTSTRAP_SERVERS`
+    names `bootstrap.servers` in the section `kafka`.
+    """
     parts = tuple(variable.removeprefix(PREFIX).lower().split("__"))
     for table in KAFKA_TABLES:
         inside = parts[len(table) :]
@@ -73,9 +77,10 @@ def _key(variable: str) -> tuple[str, ...]:
 
 
 def _given_as_one(key: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the list or table that holds `key`, if a variable can set it only as a whole.
+    """Returns the key of the list or table around `key`, if `key` cannot be set alone.
 
-    Returns () if `key` can have a variable of its own.
+    A variable must then set the whole list or table. Returns () if `key` may have a variable of its
+    own.
     """
     # In variables of their own, the names of its entries would lose their case.
     for end in range(1, len(key)):

@@ -62,7 +62,10 @@ def format_line(letter: DeadLetter, topic: str) -> str:
 
 
 def parse_line(line: bytes, topic: str) -> Edit:
-    """Parses a line about a dead letter of the dead-letter topic `topic`. Raises BadLine."""
+    """Parses a line about a dead letter of the dead-letter topic `topic`.
+
+    Raises BadLine if a field is missing or wrong, or if the line names another topic.
+    """
     data = object_of(line)
     position, source = _object_in(data, "position"), _object_in(data, "source")
     if position.get("topic") != topic:

@@ -130,9 +130,9 @@ def _source_advice(config: Config, missing: Sequence[str]) -> str:
 def _unlike_planned(
     config: Config, topics: Mapping[str, TopicInfo], sources: Sequence[str]
 ) -> list[Finding]:
-    step = "change the topic, unless that is meant"
+    step = "change the topic, unless the difference is intended"
     found = [
-        Finding(spec.name, f"the topic has {difference}", step, ExitCode.OK)
+        Finding(spec.name, f"the topic is not as kworker plans it: {difference}", step, ExitCode.OK)
         for spec in plan(config, {name: topics[name] for name in sources})
         for difference in differences(spec, topics[spec.name])
     ]
@@ -149,8 +149,8 @@ def _small_results(
     return [
         Finding(
             config.delivery.results,
-            f"{BYTES_MAX} of this topic is {results}, but of the largest source topic {records}",
-            "raise it, if a result may be as large as its record",
+            f"{BYTES_MAX} of this topic is {results}, less than the {records} of a source topic",
+            f"raise it to {records}, if a result may be as large as the record that it comes from",
             ExitCode.OK,
         )
     ]
@@ -167,9 +167,10 @@ def _uneven(
     return [
         Finding(
             name,
-            f"the topic has {topics[name].partitions} partitions, but {config.requeue_topic},"
-            f" by which retried records come back, has {requeue}",
-            "with unequal numbers a retried record may overtake others of its key",
+            f"the topic has {topics[name].partitions} partitions, but {config.requeue_topic} has"
+            f" {requeue}: a retried record, which returns by {config.requeue_topic}, may overtake"
+            " other records of its key",
+            "give both topics the same number of partitions, if the order matters",
             ExitCode.OK,
         )
         for name in sources

@@ -99,7 +99,8 @@ def _elsewhere(config: Config, cluster: str) -> Twins:
         unseen = Finding(
             _KEY,
             f"the members of the consumer group cannot be listed ({refused})",
-            "grant DESCRIBE on it; until then a copy on another host is noticed too late",
+            f"grant DESCRIBE on the groups {config.name} and {delay_group(config)}; until then, a"
+            " start or check does not notice a copy of this instance on another host",
             ExitCode.OK,
         )
         return Twins(cluster, [unseen])

@@ -243,7 +243,7 @@ def test_a_source_with_other_partitions_than_requeue_is_named(
     done = kworker("check", "--online", "--config", file)
     assert done.returncode == 0
     assert f"{small}: the topic has 2 partitions, but " in done.stdout
-    assert f"{large}: 3 partitions" not in done.stdout
+    assert f"{large}: the topic has 3 partitions" not in done.stdout
 
 
 def test_redis_that_does_not_answer_is_told_without_its_password(

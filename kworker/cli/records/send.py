@@ -58,12 +58,19 @@ class Draft:
     headers: HeaderList
 
     def of_value(self, value: bytes | None) -> Output:
-        """Makes the record of a value. Raises BadLine for one without the key's field."""
+        """Makes a record with this value; the key is `key`, or the value's field `key_field`.
+
+        Raises BadLine if the value is not a JSON object with this field, or if the field is neither
+        text nor a whole number.
+        """
         key = self.key if self.key_field is None else _field_of(value, self.key_field)
         return Output(self.topic, key, value, self.headers, partition=self.partition)
 
     def of_line(self, line: bytes) -> Output:
-        """Makes the record that a line of `kworker tail --json` describes. Raises BadLine."""
+        """Makes the record that a line of `kworker tail --json` describes.
+
+        Raises BadLine if the line does not describe a record that can be sent.
+        """
         data = object_of(line)
         if unknown := sorted(data.keys() - _FIELDS):
             raise BadLine(f"{unknown[0]}: unknown; expected {', '.join(sorted(_FIELDS))}")
@@ -137,7 +144,10 @@ def _records_of(path: Path, make: Callable[[bytes], Output]) -> Iterator[tuple[i
 def _made(
     values: Iterable[tuple[int, Any]], make: Callable[[Any], Output], where: str
 ) -> Iterator[tuple[int, Output]]:
-    """Yields the record of each value, with the value's number. Raises UsageError naming it."""
+    """Yields each value's number, and the record that `make` returns for the value.
+
+    If `make` raises BadLine, raises UsageError instead; its text names `where` and the number.
+    """
     for number, value in values:
         try:
             yield number, make(value)

@@ -162,7 +162,11 @@ def _goal(text: str) -> Goal:
 
 
 def _topic(config: Config, admin: "Admin", name: str) -> tuple[str, int]:
-    """Returns a topic and its number of partitions; a topic's own name goes before a role."""
+    """Returns the name of the topic that `name` stands for, and its number of partitions.
+
+    `name` is the name of a topic, or else one of the words source, results, requeue and dead.
+    Raises UsageError if the topic does not exist.
+    """
     roles = {
         "results": config.delivery.results,
         "requeue": config.requeue_topic,
@@ -179,7 +183,7 @@ def _topic(config: Config, admin: "Admin", name: str) -> tuple[str, int]:
 
 
 def _held(admin: "Admin", topic: str, numbers: Iterable[int]) -> dict[int, range]:
-    """Returns the offsets that partitions hold now, without those of open transactions."""
+    """Returns the range of offsets in each partition; it ends before any open transaction."""
     at = [(topic, number) for number in numbers]
     low = admin.list_offsets(at, "earliest")
     high = admin.list_offsets(at, "latest", committed=True)
@@ -187,7 +191,10 @@ def _held(admin: "Admin", topic: str, numbers: Iterable[int]) -> dict[int, range
 
 
 def _from(admin: "Admin", topic: str, held: Mapping[int, range], goal: Goal) -> dict[int, range]:
-    """Returns the offsets from the goal on, of those that partitions hold."""
+    """Returns the part of each range in `held` that begins where `goal` says.
+
+    `goal` is "earliest", "latest", an offset or a time.
+    """
     rows = [GroupPosition(topic, n, None, span.start, span.stop) for n, span in held.items()]
     found = moves(admin, rows, goal)
     return {move.current.partition: range(move.position, move.current.high) for move in found}
@@ -207,7 +214,10 @@ def _last(
     count: int,
     wanted: list[Condition],
 ) -> list[ReadRecord]:
-    """Reads back from the ends until enough records of each partition are found."""
+    """Returns the last `count` records, by timestamp, that meet all conditions in `wanted`.
+
+    Reads each partition backwards from its end, until `count` such records are found in it.
+    """
     found: list[ReadRecord] = []
     for number, span in held.items():
         start, width, own = span.stop, count, list[ReadRecord]()

@@ -127,7 +127,12 @@ def _of(raw: RawMessage) -> Record:
 
 
 def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:
-    """Reads a record from Kafka. One of kworker's topics is restored to its source record."""
+    """Reads a record from Kafka.
+
+    A record of a delay topic, the requeue topic or the dead-letter topic is returned as the source
+    record that it was. Raises UsageError if there is no record at this offset, and KworkerError if
+    the record's headers cannot be read, or should be kworker's and are not.
+    """
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader
 
@@ -231,7 +236,7 @@ def _from_users_code(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _next(config: Config, error: BaseException, attempt: int) -> str:
-    """Returns the act of a worker that would follow this exception, as text."""
+    """Returns a text that says what a worker would do after this exception."""
     from kworker.worker.retries.policy import GiveUpRetrying, RetryPolicy
 
     retry = config.retry
