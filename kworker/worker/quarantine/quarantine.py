@@ -206,7 +206,7 @@ class Quarantine:
             self._wait(f"their process cannot be started ({error.strerror})", now)
             return
         _LOG.info(
-            f"isolated process {self._process.pid} started, to run suspects",
+            "isolated process started, to run suspects",
             cell=self._process.pid,
             suspects=self.count,
         )
