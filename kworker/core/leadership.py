@@ -62,10 +62,10 @@ class Roster:
 
 
 class Claim(NamedTuple):
-    """A commit by which a member names itself leader, for the first time or again.
+    """A commit by which a member of the group claims to lead it, or renews its earlier claim.
 
-    `decided_at` is the time of the assignment that gave the member partition 0, and thereby the
-    right to appoint a leader; None for a renewal.
+    A member may claim to lead when it is assigned partition 0. `decided_at` is the time of that
+    assignment; None if the commit renews an earlier claim.
     """
 
     member: str

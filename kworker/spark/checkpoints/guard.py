@@ -80,10 +80,7 @@ class Guard:
             # A person's reset is newer than the table; this one is a job's own, interrupted.
             if last_mark is not None and draft is not None and draft.at_ms <= last_mark.at_ms:
                 return self._begin_anew(topic, last_mark, keeps_state)
-            raise Damaged(
-                f"the checkpoint {folder} is missing or incomplete, since its reset was"
-                " interrupted; reset it again"
-            )
+            raise Damaged(_half_reset(folder))
         note = read_note(folder)
         if note is not None and (note.topic, note.topic_id) != topic:
             if last_mark is not None and last_mark.topic_id == topic.id:
@@ -143,6 +140,13 @@ def _was_reset(note: Note | None, found: Checkpoint | None, last_mark: CommitMar
 def next_step(table: TableSettings, begin: str) -> str:
     """Tells a person the command that lets a refused query start again."""
     return f"stop the job, then kworker spark reset --table {table.name} --from {begin}"
+
+
+def _half_reset(folder: Folder) -> str:
+    return (
+        f"the checkpoint {folder} is missing or incomplete, since its reset was interrupted;"
+        " reset it again"
+    )
 
 
 def _another_topic(folder: Folder, note: Note, topic: ResultsTopic) -> str:
@@ -208,5 +212,5 @@ def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[in
     raise Damaged(
         f"the checkpoint {folder} is older than the table, or the positions of the table's consumer"
         f" group were changed: in partition {part} the checkpoint ends at offset"
-        f" {reached.get(part, 0):,}, and the group is at {at:,}"
+        f" {reached.get(part, 0):,}, and the group is at {at:,}; reset the checkpoint"
     )

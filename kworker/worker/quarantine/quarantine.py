@@ -311,10 +311,9 @@ class Quarantine:
         limit = self._config.dead_letter.crash_limit
         if not counted.convicted:
             _LOG.warning(
-                f"suspect {name} ran alone and ended its process ({end.how}),"
-                f" {suspect.deaths} times by now; it runs again after the other suspects, and"
-                f" becomes a dead letter after {limit} such ends"
-                f"{' (or a few more: the signal may be from outside)' if suspect.unsure else ''}"
+                f"suspect {name} ran alone and ended its process ({end.how}). This was end"
+                f" {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''}, after"
+                " which it becomes a dead letter; until then it runs again after other suspects"
             )
             return
         _LOG.error(
