@@ -62,7 +62,7 @@ class HadoopFolder:
             return found
         except Py4JJavaError as error:
             if self._is(error, "org.apache.hadoop.fs.ChecksumException"):
-                raise OSError(errno.EIO, f"the file {name} does not match its checksum") from error
+                raise OSError(errno.EIO, "the file does not match its checksum") from error
             raise
 
     def _content(self, name: str) -> bytes:
