@@ -1,10 +1,8 @@
-"""What a person types to say which dead letters are meant, and what is shown of them."""
+"""What a person types to say which dead letters are meant."""
 
 import pytest
 
 from kworker.cli.dead.options import selection
-from kworker.cli.options import parse_rate
-from kworker.cli.text import content, printable
 from kworker.dead_letters.dead_letter import DeadLetterPosition
 from kworker.dead_letters.selection import Selection
 from kworker.errors import UsageError
@@ -48,48 +46,3 @@ def test_a_position_is_the_dead_letters_or_its_sources():
 def test_a_mistake_in_a_position_is_told(text):
     with pytest.raises(UsageError, match="expected PARTITION:OFFSET"):
         selection([text], None, NOW)
-
-
-def test_a_rate_is_a_number_a_second():
-    assert [parse_rate(text) for text in (None, "50/s", "50", "0.5/s")] == [None, 50, 50, 0.5]
-
-
-@pytest.mark.parametrize("text", ["", "0", "0/s", "-1/s", "fast", "5/m", "nan"])
-def test_a_mistake_in_a_rate_is_told(text):
-    with pytest.raises(UsageError, match="--rate"):
-        parse_rate(text)
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, "null"),
-        (b"", ""),
-        ("grün\n".encode(), "grün\n"),
-        (b"\xff\x00", "hex ff00"),
-        (b"\x1b[2J", "hex 1b5b324a"),
-        (b"a\x00", "hex 6100"),
-    ],
-)
-def test_bytes_are_text_or_hex_where_they_are_none(value, shown):
-    assert content(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (b'{"a":[1,"x"]}', '{\n  "a": [\n    1,\n    "x"\n  ]\n}'),
-        (b"17", "17"),
-        (b'{"a": 1.50}', '{"a": 1.50}'),
-        (b'{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
-        (b"[" * 100_000, "[" * 100_000),
-        (b"9" * 5_000, "9" * 5_000),
-    ],
-)
-def test_json_is_indented_only_if_its_meaning_stays(value, shown):
-    """Who looks for the fault must see what was there."""
-    assert content(value, pretty=True) == shown
-
-
-def test_nothing_commands_the_terminal():
-    assert printable("a\n\tb\x1b\x9b\u202e\xa0") == "a\n\tb\\x1b\\x9b\\u202e\\xa0"
