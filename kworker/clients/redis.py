@@ -31,7 +31,8 @@ local ask = cjson.decode(ARGV[5])
 local beat = beats_prefix .. owner
 local last = redis.call('GET', beat)
 if last and tonumber(last) > number then
-  return redis.error_reply('LATE: call ' .. number .. ' came after call ' .. last)
+  return redis.error_reply('LATE: request ' .. number .. ' of this process is refused,'
+    .. ' because its request ' .. last .. ' was done before')
 end
 redis.call('SET', beat, number, 'PX', claim_ttl)
 

@@ -171,9 +171,10 @@ class Ceiling(NamedTuple):
 
 
 def memory_ceiling(config: Settings) -> Ceiling | None:
-    """Returns the most memory that one worker can use; None if a client's queue size is no number.
+    """Returns the most bytes that one worker can use; None if a client's queue size is no number.
 
-    Held records count only if `retry.mode` is `hold`: otherwise no record is held.
+    Records that are held for their retry, which only `retry.mode = "hold"` does, count with the
+    limit `retry.held_bytes`.
     """
     kafka = config.kafka
     consumer = {**CONSUMER_DEFAULTS, **kafka.common, **kafka.consumer}

@@ -25,8 +25,8 @@ def parse_time(text: str, now_ms: int) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            'expected ISO 8601 (no zone is UTC), "-2h" for two hours ago, or epoch milliseconds,'
-            f' got "{text}"'
+            'expected a time in ISO 8601 (in UTC if it names no zone), "-2h" for two hours ago,'
+            f' or epoch milliseconds, got "{text}"'
         ) from None
     return _epoch_ms(at if at.tzinfo else at.replace(tzinfo=UTC))
 

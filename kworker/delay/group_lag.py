@@ -55,7 +55,10 @@ class GroupLagReader:
                 self._view, self._known_at = asked.result(), now
             except (Unreachable, AdminRequestError) as error:
                 self._view = None
-                _LOG.debug("the group's lag is unknown; asking again", error=str(error))
+                _LOG.debug(
+                    "the lag of the service's consumer group is unknown until the next request",
+                    error=str(error),
+                )
         if self._view is not None and now - self._known_at > _OLD_S:
             self._view = None
 

@@ -188,10 +188,10 @@ class Launcher:
             return  # it is in the table, and is skipped when Spark repeats it
         remove_plan(folder, pinned.planned)
         _LOG.warning(
-            "a batch that is too large is planned again with fewer records",
+            "a batch that cannot be written at its size is planned again with fewer records",
             table=sink.table.name,
             records=records,
-            batch_records=records_max,
+            records_max_now=records_max,
         )
 
     def _rows(

@@ -45,7 +45,7 @@ class Standby:
             if not reported:
                 holder = self._lease.holder()
                 _LOG.info(
-                    "standby: another process holds the checkpoints",
+                    "this Spark job is in standby: another process holds the checkpoints",
                     holder=str(holder or "not known"),
                 )
                 reported = True
@@ -82,7 +82,7 @@ class Standby:
                 return True  # Spark may start meanwhile
             why = why_standby(leadership)
             if leadership.leader and why != reported:
-                _LOG.info(f"standby: {why}")
+                _LOG.info(f"this Spark job is in standby: {why}")
                 reported = why
             self._report(JobState.STANDBY, why)
             if self._stop.wait(POLL_S):

@@ -352,7 +352,10 @@ def test_nothing_to_replay_is_no_failure(live: Service) -> None:
         (("--from", "-2h"), "expected --from and --to, or --all"),
         (("--all", "--from", "-2h"), "expected --from and --to, or --all"),
         (("--from", "-1h", "--to", "-2h"), "--to -2h must be later than --from -1h"),
-        (("--from", "soon", "--to", "-2h"), "the value of --from is wrong: expected ISO 8601"),
+        (
+            ("--from", "soon", "--to", "-2h"),
+            "the value of --from is wrong: expected a time in ISO 8601",
+        ),
     ],
 )
 def test_an_invalid_range_is_refused_in_one_line(

@@ -99,8 +99,9 @@ def tail(
     [bold]kworker tail source --from -1h --where key=c-1[/bold]
 
     Reads as a stranger: no consumer group changes. Records of open or aborted transactions are
-    not shown. Partitions are printed one after the other, except for the last records, which
-    are in the order of their timestamps.
+    not shown. With [bold]--from[/bold], partitions are printed one after the other; without it,
+    the last records of all partitions are sorted by timestamp. With [bold]--follow[/bold], new
+    records are printed as they arrive.
     """
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader

@@ -59,7 +59,10 @@ class MemoryRedis:
         Raises `Unreachable` if the number of a later call is stored already.
         """
         if (last := self._beats.get(owner, 0)) > number:
-            raise Unreachable(f"LATE: call {number} came after call {last}")
+            raise Unreachable(
+                f"LATE: request {number} of this process is refused,"
+                f" because its request {last} was done before"
+            )
         self._beats[owner] = number
 
     def begin(self) -> None:

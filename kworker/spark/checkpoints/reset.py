@@ -9,7 +9,11 @@ from kworker.spark.checkpoints.checkpoint import CheckpointSurvey, Positions
 
 
 def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> list[Move]:
-    """Plans a move to the wanted position, or else to the committed one, for each partition."""
+    """Plans the position of each partition in the new checkpoint of a table.
+
+    It is the one in `wanted`, which the user gave. For a partition that `wanted` lacks, it is the
+    position that the table's query had committed.
+    """
     return [Move(row, wanted.get(row.partition, row.committed or 0)) for row in rows]
 
 

@@ -193,7 +193,7 @@ def _parsed(texts: DataFrame, table: TableSettings, kept: Sequence[str]) -> Data
         )
         return split.selectExpr(*parsed_columns(schema, plain=plain is not None), *kept)
     except AnalysisException as error:
-        raise ValueError(f"schema: {reason(error)}") from error
+        raise ValueError(f"schema: results cannot be read with it: {reason(error)}") from error
 
 
 def parse_schema(ddl: str) -> StructType:

@@ -12,8 +12,8 @@ from kworker.worker.handlers.signature import Batching
 class BatchBuffer:
     """A queue in which records of one handler wait for their batch. Owned by the poll thread.
 
-    If `batching` is None, each batch is a single record: either its handler takes one record at a
-    time, or the record is for the `dead` method of its handler.
+    `batching` is None in a buffer whose batches have one record each: that of a handler which takes
+    one record at a time, and that of a handler's method `dead`, which is called with dead letters.
     """
 
     def __init__(self, batching: Batching | None, size_max: int) -> None:

@@ -34,7 +34,9 @@ def test_a_time_is_iso_8601_an_age_or_epoch_milliseconds(text, ms):
 )
 def test_an_invalid_time_is_refused(text):
     """Epoch seconds among them: they would be a time in 1970."""
-    with pytest.raises(ValueError, match=r"expected ISO 8601|is too small for epoch milliseconds"):
+    with pytest.raises(
+        ValueError, match=r"expected a time in ISO 8601|is too small for epoch milliseconds"
+    ):
         parse_time(text, NOW)
 
 
