@@ -173,11 +173,11 @@ class KafkaConsumer:
         return now
 
     def _hold_back(self, batch: list[RawMessage]) -> list[RawMessage]:
-        """Holds back records of partitions that are not resumed yet; returns the rest.
+        """Keeps records for later whose partitions wait to be resumed; returns the rest.
 
-        A partition may be revoked and assigned again during one `poll`. Its records in `batch` may
-        then be from the earlier assignment. So this method drops them, and makes the client seek to
-        the position at which the new assignment starts.
+        An assigned partition waits until the caller resumes it. If a partition was revoked and
+        assigned again during one `poll`, its records may be from the earlier assignment: they are
+        dropped, and the client seeks to the start of the new one, so that it fetches them again.
         """
         early = [raw for raw in batch if _at(raw) in self._unresumed]
         older = {

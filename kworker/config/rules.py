@@ -173,8 +173,8 @@ class Ceiling(NamedTuple):
 def memory_ceiling(config: Settings) -> Ceiling | None:
     """Returns the most bytes that one worker can use; None if a client's queue size is no number.
 
-    Records that are held for their retry, which only `retry.mode = "hold"` does, count with the
-    limit `retry.held_bytes`.
+    With `retry.mode = "hold"`, records wait for their retry in memory. They count as
+    `retry.held_bytes`, their limit.
     """
     kafka = config.kafka
     consumer = {**CONSUMER_DEFAULTS, **kafka.common, **kafka.consumer}
@@ -201,7 +201,8 @@ def memory(config: Settings) -> Iterator[Problem]:
             ("workers", "memory"),
             f"{format_size(config.workers.memory)} is less than the"
             f" {-(-ceiling.total // (1 << 20))}MiB that a worker may need"
-            f" ({ceiling.parts}); raise it, or lower workers.in_flight_bytes",
+            f" ({ceiling.parts}); raise workers.memory, or lower"
+            " workers.in_flight_bytes",
             (("workers", "in_flight_bytes"), ("kafka",), ("retry",)),
         )
 

@@ -56,7 +56,7 @@ class GroupLagReader:
             except (Unreachable, AdminRequestError) as error:
                 self._view = None
                 _LOG.debug(
-                    "the lag of the service's consumer group is unknown until the next request",
+                    "cannot read the lag of the service's consumer group; trying again soon",
                     error=str(error),
                 )
         if self._view is not None and now - self._known_at > _OLD_S:

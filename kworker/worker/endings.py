@@ -1,4 +1,8 @@
-"""Endings: the end of each run becomes an outcome, another run, or a wait."""
+"""Endings: what follows when a handler returns or raises.
+
+Either the record has its outcome (results, a retry, a dead letter), or it waits in memory and runs
+again: it is held, its circuit breaker is open, or it moves to the isolated process.
+"""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable

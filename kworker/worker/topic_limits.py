@@ -6,7 +6,10 @@ from kworker.core.outcome import Output
 
 
 class TopicLimits:
-    """The size limits and partition counts of topics; written by one thread, read by all."""
+    """The limits on the size of a record, and the partition counts, of the topics for outputs.
+
+    Written by one thread, read by all.
+    """
 
     def __init__(self, topics: Sequence[str]) -> None:
         self.topics = list(topics)
@@ -52,7 +55,10 @@ class TopicLimits:
         return min(self._limits.values())
 
     def max_bytes(self, topic: str) -> int:
-        """Returns the size limit of a topic, in bytes. Raises KeyError if it is not known."""
+        """Returns the size of the largest record that a topic takes, in bytes.
+
+        Raises KeyError if the limit of this topic is not known.
+        """
         return self._limits[topic]
 
     def partition_for(self, topic: str, source_partition: int) -> int:

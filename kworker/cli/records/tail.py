@@ -98,7 +98,7 @@ def tail(
     Example: [bold]kworker tail --follow[/bold], or
     [bold]kworker tail source --from -1h --where key=c-1[/bold]
 
-    Reads as a stranger: no consumer group changes. Records of open or aborted transactions are
+    Changes no consumer group. Records of open or aborted transactions are
     not shown. With [bold]--from[/bold], partitions are printed one after the other; without it,
     the last records of all partitions are sorted by timestamp. With [bold]--follow[/bold], new
     records are printed as they arrive.

@@ -3,8 +3,9 @@
 Half the work of a starting job is to read, check and link 18,000 classes. The JVM can write
 them to a file when it ends ("class data sharing"), which takes 17 seconds and 190 MB, once; from
 then on a start takes three seconds less. A file fits one Java, one set of archives and one set of
-options: the JVM itself refuses any other. The first run of a kind only leaves a note: where the
-cache does not last, as in a container, no run should wait for a file that is thrown away.
+options: the JVM itself refuses any other. Only the second run with the same three writes it. The
+first leaves a note in the cache for that run: where the cache does not last, as in a container, no
+run should wait for a file that is thrown away.
 """
 
 import hashlib

@@ -413,7 +413,7 @@ def test_a_ceiling_above_memory_is_refused_with_its_sum(problems: Problems, load
     assert found == (
         "workers.memory: 300MiB is less than the 339MiB that a worker may need (120 MB + 2 ×"
         " (in_flight_bytes 64MiB + prefetch 16MiB) + the producer's queue 64MiB);"
-        " raise it, or lower workers.in_flight_bytes"
+        " raise workers.memory, or lower workers.in_flight_bytes"
     )
     held = toml(workers='memory = "350MiB"', retry='mode = "hold"')
     assert "held_bytes 16MiB" in problems(held)[0]
