@@ -201,8 +201,8 @@ def memory(config: Settings) -> Iterator[Problem]:
             ("workers", "memory"),
             f"{format_size(config.workers.memory)} is less than the"
             f" {-(-ceiling.total // (1 << 20))}MiB that a worker may need"
-            f" ({ceiling.parts}); raise workers.memory, or lower"
-            " workers.in_flight_bytes",
+            f" ({ceiling.parts});"
+            " raise workers.memory, or lower workers.in_flight_bytes",
             (("workers", "in_flight_bytes"), ("kafka",), ("retry",)),
         )
 

@@ -188,10 +188,10 @@ class Launcher:
             return  # it is in the table, and is skipped when Spark repeats it
         remove_plan(folder, pinned.planned)
         _LOG.warning(
-            "a batch that cannot be written at its size is planned again with fewer records",
+            "a planned batch has more records than it may have now; it is planned again with fewer",
             table=sink.table.name,
             records=records,
-            records_max_now=records_max,
+            batch_records=records_max,
         )
 
     def _rows(

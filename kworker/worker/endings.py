@@ -1,7 +1,7 @@
 """Endings: what follows when a handler returns or raises.
 
-Either the record has its outcome (results, a retry, a dead letter), or it waits in memory and runs
-again: it is held, its circuit breaker is open, or it moves to the isolated process.
+Either the record has its outcome, or it waits in memory and comes here again: held for a retry, by
+an open circuit breaker or the dead-letter limit, or until its handler's method `dead` was called.
 """
 
 from collections import deque

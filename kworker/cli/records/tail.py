@@ -98,10 +98,10 @@ def tail(
     Example: [bold]kworker tail --follow[/bold], or
     [bold]kworker tail source --from -1h --where key=c-1[/bold]
 
-    Changes no consumer group. Records of open or aborted transactions are
-    not shown. With [bold]--from[/bold], partitions are printed one after the other; without it,
-    the last records of all partitions are sorted by timestamp. With [bold]--follow[/bold], new
-    records are printed as they arrive.
+    Changes no consumer group. Records of open or aborted transactions are not shown. With
+    [bold]--from[/bold], partitions are printed one after the other; without it, the last records
+    of all partitions are sorted by timestamp. With [bold]--follow[/bold], new records are printed
+    as they arrive.
     """
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader

@@ -12,7 +12,7 @@ def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> 
     """Plans the position of each partition in the new checkpoint of a table.
 
     It is the one in `wanted`, which the user gave. For a partition that `wanted` lacks, it is the
-    position that the table's query had committed.
+    `committed` one of its row, which the table had reached, or 0 if that is not known.
     """
     return [Move(row, wanted.get(row.partition, row.committed or 0)) for row in rows]
 

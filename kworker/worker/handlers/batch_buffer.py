@@ -13,7 +13,7 @@ class BatchBuffer:
     """A queue in which records of one handler wait for their batch. Owned by the poll thread.
 
     `batching` is None in a buffer whose batches have one record each: that of a handler which takes
-    one record at a time, and that of a handler's method `dead`, which is called with dead letters.
+    one record at a time, and that of a method `dead`, called before a record becomes a dead letter.
     """
 
     def __init__(self, batching: Batching | None, size_max: int) -> None:
