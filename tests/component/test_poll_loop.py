@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 
 from kworker.clients.errors import Fenced
 from kworker.clients.memory.broker import MemoryKafka
-from kworker.clients.memory.consumer import Event
+from kworker.clients.memory.event import Event
 from kworker.core import offset_map
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity, encode, origin_of

@@ -8,23 +8,11 @@ from confluent_kafka import KafkaError
 from kworker.clients.consumer import Listener
 from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.event import Event
 from kworker.clients.memory.group import MemoryGroupMetadata, MemoryMember
 from kworker.core.membership import Absence
-from kworker.core.message import Fields, PartitionId, RawMessage
+from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
-
-
-class Event(Fields):
-    """An event that a consumer returns in place of a record."""
-
-    __slots__ = ("_error",)
-
-    def __init__(self, at: PartitionId, offset: int, error: KafkaError) -> None:
-        super().__init__((*at, offset), -1, None, None, ())
-        self._error = error
-
-    def error(self) -> Any:
-        return self._error
 
 
 class _Fetch:

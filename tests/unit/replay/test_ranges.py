@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.memory.consumer import Event
+from kworker.clients.memory.event import Event
 from kworker.core.message import Fields, PartitionId
 from kworker.core.offset_map import Settled
 from kworker.replay.ranges import OffsetRanges, TimeRange, settled_ranges
