@@ -91,7 +91,7 @@ class KafkaConsumer:
     def recreate(self) -> None:
         """Makes a new client with the same subscription, and closes the present one.
 
-        The present client was fenced, and can never be a member again.
+        For a present client that was fenced, or that has been out of its group for too long.
         """
         self._client_number += 1
         self._unresumed, self._paused, self._early = {}, set(), []

@@ -27,9 +27,9 @@ class Membership:
 
     Owned by the thread that polls. Times are monotonic seconds. If the answer to a join request is
     lost, a client waits for that answer for five minutes. So kworker replaces the client earlier,
-    but rarely, because each new client makes the whole group rebalance. While the coordinator is
-    down, kworker does not replace the client: the client finds the coordinator again by itself, and
-    may keep its partitions.
+    but rarely, because each new client makes the whole group rebalance. A client that looks for its
+    coordinator is replaced, too: one of librdkafka 2.16 was seen that never connected again after
+    an outage. When the time is over, a client has mostly lost its partitions already.
     """
 
     def __init__(self, policy: MembershipPolicy, now: float) -> None:
@@ -37,7 +37,7 @@ class Membership:
         self._absence: Absence | None = Absence.JOINING
         self._since = now
         self._patience_s = policy.renew_s
-        self._renewed_at = now
+        self._waits_since = now
 
     @property
     def is_member(self) -> bool:
@@ -48,7 +48,9 @@ class Membership:
         if absence is None:
             self._patience_s = self._policy.renew_s
         elif self._absence is None:
-            self._since = self._renewed_at = now
+            self._since = self._waits_since = now
+        elif self._absence is Absence.COORDINATOR and absence is not Absence.COORDINATOR:
+            self._waits_since = now  # the join that follows gets its time
         self._absence = absence
 
     def problem(self, now: float, answering_since: float) -> str | None:
@@ -59,30 +61,24 @@ class Membership:
         absent_s = now - self._since
         if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:
             return None
-        if self._absence is Absence.COORDINATOR:
-            then = "the client looks for it"
-        else:
-            then = (
-                f"another client joins in {max(0.0, self._renew_at(answering_since) - now):.0f} s"
-            )
+        renews_in_s = max(0.0, self._renew_at(answering_since) - now)
         return (
             f"not a member of the group for {absent_s:.0f} s, though brokers answer:"
-            f" {self._absence.value}; work done meanwhile cannot be committed; {then}"
+            f" {self._absence.value}; work done meanwhile cannot be committed; another client"
+            f" joins in {renews_in_s:.0f} s"
         )
 
     def renewal_due(self, now: float, answering_since: float) -> bool:
         """Returns True if a new client should replace this one."""
-        return self._absence not in (None, Absence.COORDINATOR) and now >= self._renew_at(
-            answering_since
-        )
+        return self._absence is not None and now >= self._renew_at(answering_since)
 
     def renewed(self, now: float) -> None:
         """Notes that a new client replaces this one.
 
         The time before the next replacement is twice as long, up to the policy's limit.
         """
-        self._renewed_at = now
+        self._waits_since = now
         self._patience_s = min(self._policy.renew_most_s, 2 * self._patience_s)
 
     def _renew_at(self, answering_since: float) -> float:
-        return max(self._renewed_at, answering_since) + self._patience_s
+        return max(self._waits_since, answering_since) + self._patience_s

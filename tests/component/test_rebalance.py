@@ -260,16 +260,19 @@ def test_a_worker_without_a_group_answer_joins_anew() -> None:
     assert sorted(one.in_hand()) == [b"0-0", b"1-0"]
 
 
-def test_a_missing_coordinator_is_reported_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize(("turns", "clients"), [(200, 1), (400, 2)])
+def test_a_missing_coordinator_is_reported_and_nothing_is_lost(turns: int, clients: int) -> None:
     """Brokers answer, so nothing else would say that nothing is committed."""
     kafka, clock = two_partitions(records=1), Clock()
     one = Bench(kafka, ["foo"], clock=clock)
     one.turn(2)
     one.poll_loop.note_brokers(answer=True)
     kafka.coordinated = False
-    one.turn(400)
+    one.turn(turns)
     assert ["coordinator does not answer" in reason for reason in one.poll_loop.problems] == [True]
     kafka.coordinated = True
+    one.turn(1)  # a new client joins first
+    assert one.poll_loop.assignment.rebalances == clients
     one.end(b"0-0", b"1-0")
     one.turn(2)
     assert one.poll_loop.problems == []

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kworker.clients.consumer import KafkaConsumer
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId
@@ -51,13 +53,19 @@ def test_a_silent_coordinator_is_red_and_its_lag_unknown(tmp_path: Path, proxied
         silent.ends_well()
 
 
-def test_a_lost_join_is_repeated_by_a_new_client(proxied: Proxied) -> None:
-    """The one that waits would wait for five minutes."""
+@pytest.mark.parametrize(
+    ("api", "absence"),
+    [(Api.JOIN_GROUP, Absence.REBALANCE), (Api.FIND_COORDINATOR, Absence.COORDINATOR)],
+)
+def test_a_client_that_waits_is_replaced_by_one_that_joins(
+    proxied: Proxied, api: Api, absence: Absence
+) -> None:
+    """The one whose join was lost would wait for five minutes."""
     source, group = create_topic(proxied.bootstrap, new_group(), 1), new_group()
     client = f"lost-{group}"
     member = Member(Through(proxied, client), [source], group=group)
-    proxied.proxy.lose(client, Api.JOIN_GROUP)
-    until(lambda: member.consumer.absence is Absence.REBALANCE, member, what="it waits")
+    proxied.proxy.lose(client, api)
+    until(lambda: member.consumer.absence is absence, member, what="it waits")
     proxied.proxy.let_all_go()
     member.consumer.recreate()
     until(lambda: member.owned and member.consumer.absence is None, member, what="it has joined")

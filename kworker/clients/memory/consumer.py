@@ -35,6 +35,7 @@ class MemoryConsumer:
         self._static = str(properties.get("group.instance.id", ""))
         self._reports_eof = bool(properties.get("enable.partition.eof", False))
         self._member: MemoryMember | None = None
+        self._is_new = False  # made by `recreate`, and has not joined yet
         self._topics: list[str] = []
         self._owned: list[PartitionId] = []
         self._fetches: dict[PartitionId, _Fetch] = {}
@@ -72,10 +73,7 @@ class MemoryConsumer:
     def recreate(self) -> None:
         """Replaces this client by a new one with the same subscription."""
         self._fetches, self._owned, self._sent = {}, [], []
-        if self._kafka.up and self._kafka.coordinated:
-            if not self._static:
-                self._leave()
-            self._join()
+        self._is_new = True
 
     def poll(self, most: int, timeout_s: float) -> list[RawMessage]:  # noqa: ARG002 - never waits
         """Returns up to `most` records and events, and calls the listener. Never waits."""
@@ -218,6 +216,11 @@ class MemoryConsumer:
 
         The group may have fenced it, ended its session, or revoked or assigned its partitions.
         """
+        if self._is_new:
+            self._is_new = False
+            if not self._static:
+                self._leave()
+            self._join()
         member = self._member
         if member is None:
             return

@@ -57,10 +57,29 @@ def test_brokers_must_have_answered_all_that_time(membership: Membership) -> Non
     assert renewals(membership, range(100, 300), answering_since=200.0) == [260]
 
 
-def test_a_coordinator_that_is_away_is_no_reason_to_join_anew(membership: Membership) -> None:
-    """What the member holds may still be its own."""
+def test_a_client_that_looks_for_its_coordinator_is_replaced(membership: Membership) -> None:
+    """One was seen that never found it again."""
     membership.update(Absence.COORDINATOR, 100.0)
-    assert renewals(membership, range(100, 1000)) == []
     reason = membership.problem(130.0, 0.0)
     assert reason
-    assert reason.endswith("the client looks for it")
+    assert "the group's coordinator does not answer" in reason
+    assert reason.endswith("; another client joins in 30 s")
+    assert renewals(membership, range(130, 500)) == [160, 280, 480]
+
+
+def test_a_coordinator_found_late_leaves_the_join_its_time(membership: Membership) -> None:
+    membership.update(Absence.COORDINATOR, 100.0)
+    membership.update(Absence.JOINING, 150.0)
+    assert renewals(membership, range(150, 300)) == [210]
+    reason = membership.problem(250.0, 0.0)
+    assert reason
+    assert reason.startswith("not a member of the group for 150 s")
+
+
+@pytest.mark.parametrize("absence", Absence)
+def test_the_end_of_an_outage_gives_each_client_its_time(
+    membership: Membership, absence: Absence
+) -> None:
+    membership.update(absence, 100.0)
+    assert renewals(membership, range(100, 1000), answering_since=inf) == []
+    assert renewals(membership, range(1000, 1060), answering_since=1000.0) == []
