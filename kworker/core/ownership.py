@@ -22,18 +22,21 @@ class Ownership:
         """Stores the partitions that have no owner now."""
         self._since = {at: self._since.get(at, now) for at in unowned}
 
-    def problem(self, behind: Mapping[PartitionId, int], now: float) -> str | None:
+    def problem(self, unowned: Mapping[PartitionId, int], now: float) -> str | None:
         """Returns a line about the partitions that have had no owner for too long.
 
-        Returns None if there are no such partitions.
+        `unowned` has the partitions without an owner now, which may be fewer than at the last
+        `update`, and the number of records that wait in each. Returns None if none has waited for
+        too long.
         """
-        long = sorted(at for at, since in self._since.items() if now - since >= self._patience_s)
+        since = self._since
+        long = sorted(at for at in unowned if now - since.get(at, now) >= self._patience_s)
         if not long:
             return None
         names = ", ".join(f"{topic}/{number}" for topic, number in long[:_NAMED_MOST])
         more = f" and {len(long) - _NAMED_MOST} more" if len(long) > _NAMED_MOST else ""
-        longest_s = now - min(self._since[at] for at in long)
-        records = sum(behind.get(at, 0) for at in long)
+        longest_s = now - min(since[at] for at in long)
+        records = sum(unowned[at] for at in long)
         return (
             f"no worker has {names}{more}, for {longest_s:.0f} s: {records:,} records wait; the"
             " group assigns them when the session of the member that had them is over"

@@ -25,12 +25,10 @@ class GroupLag:
         if now < self._compare_at:
             return
         self._compare_at = now + _COMPARE_EVERY_S
-        delay_text = read_delay_text()
-        others = {(topic, number) for topic, numbers in delay_text.others for number in numbers}
-        self._ownership.update(_behind(delay_text).keys() - others - self._owned(), now)
+        self._ownership.update(self._unowned(read_delay_text()), now)
 
     def problems(self, delay_text: Text, now: float) -> list[str]:
-        problem = self._ownership.problem(_behind(delay_text), now)
+        problem = self._ownership.problem(self._unowned(delay_text), now)
         return [problem] if problem else []
 
     def status(self, delay_text: Text) -> dict[str, Any]:
@@ -44,6 +42,12 @@ class GroupLag:
             records = fleet.sum(Field.LAG_RECORDS) + rest
             unfinished = fleet.sum(Field.UNFINISHED) + rest
         return {"records": records, "unfinished": unfinished, "age_s": oldest_ms / 1000}
+
+    def _unowned(self, delay_text: Text) -> dict[PartitionId, int]:
+        """Returns the partitions that no member of the group has, and their numbers of records."""
+        others = {(topic, number) for topic, numbers in delay_text.others for number in numbers}
+        owned = self._owned() | others
+        return {at: count for at, count in _behind(delay_text).items() if at not in owned}
 
     def _owned(self) -> set[PartitionId]:
         texts = [worker.slot.read_text() for worker in self._fleet.living]

@@ -29,6 +29,14 @@ def test_unowned_partitions_are_named_with_their_waiting_records(ownership: Owne
     )
 
 
+def test_what_has_an_owner_since_the_last_update_is_not_named(ownership: Ownership) -> None:
+    ownership.update([("orders", 1), ("orders", 3)], 100.0)
+    reason = ownership.problem({("orders", 2): 20, ("orders", 3): 30}, 125.0)
+    assert reason
+    assert reason.startswith("no worker has orders/3, for 25 s: 30 records wait;")
+    assert ownership.problem({}, 125.0) is None
+
+
 def test_only_some_of_many_unowned_partitions_are_named(ownership: Ownership) -> None:
     ownership.update(BEHIND, 100.0)
     reason = ownership.problem(BEHIND, 120.0)
