@@ -62,9 +62,8 @@ class Service:
         self._lag = GroupLag(self.fleet, limits)
         self._spark = SparkJob(config, wiring.spark_command, folder, limits)
         self._startup = Startup(config, folder, wiring.preflight, limits, selector, now)
-        preflight, host_lock = wiring.preflight, self._host_lock
         self._reload = Reload(
-            self.fleet, preflight, self._apply, announcer, selector, limits, host_lock
+            self.fleet, wiring.preflight, self._apply, announcer, selector, limits, self._host_lock
         )
         self._subscribers = ProgressSubscribers(limits.progress_every_s)  # of the drain
 
@@ -158,11 +157,8 @@ class Service:
 
     def scale(self, size: int, now: float) -> int:
         """Sets the number of workers, unless it is out of range; returns the number in force."""
-        if not 1 <= size <= self.fleet.size_max:
-            _LOG.warning(f"refused to run {size} workers: 1 to {self.fleet.size_max} are allowed")
-        elif self.mode is Mode.SERVING:
-            _LOG.info("changing the number of workers", workers=size, before=self.fleet.size)
-            self.fleet.resize(size, now)
+        if self.mode is Mode.SERVING:
+            self.fleet.scale(size, now)
         return self.fleet.size
 
     def dump(self) -> list[int]:
@@ -175,10 +171,7 @@ class Service:
 
     def finish(self) -> None:
         """Sends the result of the drain to the connections that wait for it."""
-        end: dict[str, Any] = {"done": True, "exit_code": int(self.exit_code)}
-        if self.fleet.records_left:
-            end["left"] = self.fleet.records_left
-        self._subscribers.finish(end)
+        self._subscribers.finish(status.drain_end(self.fleet, self.exit_code))
 
     def status(self, now: float) -> dict[str, Any]:
         """Returns the document of `status --json`."""

@@ -45,6 +45,12 @@ def progress(fleet: Fleet, state: str) -> dict[str, Any]:
     }
 
 
+def drain_end(fleet: Fleet, exit_code: int) -> dict[str, Any]:
+    """Returns the last line of a drain's progress; `left` counts the records left in hand."""
+    left = {"left": fleet.records_left} if fleet.records_left else {}
+    return {"done": True, "exit_code": int(exit_code), **left}
+
+
 def summary_line(fleet: Fleet, state: str, problems: list[str]) -> str:
     """Returns the state and work of the service as one line, for `systemctl status`."""
     if problems:

@@ -79,6 +79,14 @@ class Fleet:
             worker.alive and worker.phase >= Phase.RUNNING for worker in self.workers
         )
 
+    def scale(self, size: int, now: float) -> None:
+        """Resizes the fleet as a person asked. Only logs a size that is out of range."""
+        if not 1 <= size <= self.size_max:
+            _LOG.warning(f"refused to run {size} workers: 1 to {self.size_max} are allowed")
+            return
+        _LOG.info("changing the number of workers", workers=size, before=self.size)
+        self.resize(size, now)
+
     def resize(self, size: int, now: float) -> None:
         """Sets the number of workers; surplus workers are drained, and leave the consumer group."""
         self.size = size
