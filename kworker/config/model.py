@@ -218,6 +218,7 @@ class SparkSettings(Section):
 
 class ConsoleSettings(Section):
     listen: str = "127.0.0.1:8321"  # "" is off
+    token: str = Field(default="", repr=False)  # "" only on a loopback address
 
 
 class LogSettings(Section):

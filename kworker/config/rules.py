@@ -11,12 +11,13 @@ from kworker.config.keys import Key, nearest
 from kworker.config.model import Settings, format_size
 from kworker.config.topics import of_a_service
 from kworker.config.validation import Problem
+from kworker.core.address import Address
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _HANDLER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _EXCEPTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _BREAKER = re.compile(r"(\d+)% of (\d+)")
-_LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
+_TOKEN_LENGTH = 16
 _IDEMPOTENCY_KEY = re.compile(r"json:.+|header:.+|key|" + _HANDLER.pattern)
 _REDIS = re.compile(r"(redis|rediss|unix)://.+")
 # Leaves room for `.retry.<delay>` and `.spark.<table>`.
@@ -148,12 +149,28 @@ def idempotency(config: Settings) -> Iterator[Problem]:
 
 
 def console(config: Settings) -> Iterator[Problem]:
-    """Checks that the console's address is host:port, or "" for off."""
-    text = config.console.listen
-    match = _LISTEN.fullmatch(text)
-    if text and not (match and int(match[2]) <= 65535):
-        expected = f'expected host:port such as "127.0.0.1:8321", or "" for off, got "{text}"'
+    """Checks the console's address, and that a token guards it where other hosts reach it."""
+    text, token = config.console.listen, config.console.token
+    if token and len(token) < _TOKEN_LENGTH:
+        yield Problem(("console", "token"), f"expected at least {_TOKEN_LENGTH} characters")
+    if not text:
+        return
+    try:
+        address = Address.parse(text)
+    except ValueError:
+        expected = (
+            'expected an IP address (or localhost) and a port, such as "127.0.0.1:8321",'
+            f' or "" for off, got "{text}"'
+        )
         yield Problem(("console", "listen"), expected)
+        return
+    if not address.ip.is_loopback and not token:
+        yield Problem(
+            ("console", "token"),
+            f"must be set, since other hosts reach {text}, for example token ="
+            ' { file = "/etc/kworker/console-token" }; or listen on 127.0.0.1',
+            (("console", "listen"),),
+        )
 
 
 WORKER_BYTES = 120_000_000

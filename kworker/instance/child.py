@@ -24,17 +24,22 @@ def fork(main: Callable[[], int], keep: Sequence[int] = ()) -> int:
     return _fork(lambda: _run_with_stack_dumps(main), keep)
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Starts a child that executes `argv` in a session of its own; returns the pid."""
+def spawn(argv: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()) -> int:
+    """Starts a child that executes `argv` in a session of its own; returns the pid.
+
+    The program keeps file descriptors 0 to 2 and those in `keep`.
+    """
 
     def execute() -> int:
+        for fd in keep:
+            os.set_inheritable(fd, True)
         # A terminal's Ctrl-C goes to every process of the group; this child ends after the workers.
         os.setsid()
         for signum in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(signum, signal.SIG_DFL)
         os.execve(argv[0], list(argv), environment)
 
-    return _fork(execute, ())
+    return _fork(execute, keep)
 
 
 def exit_text(code: int) -> str:

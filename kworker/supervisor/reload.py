@@ -25,7 +25,6 @@ _FIXED_KEYS: dict[str, Callable[[Config], object]] = {
     "delivery.guarantee": lambda config: config.delivery.guarantee,
     "workers.membership": lambda config: config.workers.membership,
     "kafka.group.protocol": lambda config: _group_protocol(config),
-    "console.listen": lambda config: config.console.listen,
 }
 
 

@@ -14,6 +14,7 @@ from kworker.instance.host_lock import HostLock
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
+from kworker.supervisor.children.console_child import ConsoleChild
 from kworker.supervisor.children.delay_process import DelayChild
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.spark_job import SparkJob
@@ -61,6 +62,7 @@ class Service:
         )
         self._lag = GroupLag(self.fleet, limits)
         self._spark = SparkJob(config, wiring.spark_command, folder, limits)
+        self._console = ConsoleChild(config, wiring.console_command, folder, limits, now)
         self._startup = Startup(config, folder, wiring.preflight, limits, selector, now)
         self._reload = Reload(
             self.fleet, wiring.preflight, self._apply, announcer, selector, limits, self._host_lock
@@ -83,6 +85,7 @@ class Service:
             case Mode.GONE:
                 pass
         self._stack_dumps.turn(now)
+        self._console.turn(now)
         self._announce(now)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
@@ -91,6 +94,7 @@ class Service:
         self._startup.on_exit(pid, code)
         self._reload.on_exit(pid, code)
         self._spark.on_exit(pid, code, now)
+        self._console.on_exit(pid, code, now)
         if exit_code is not None:
             self.drain(now, exit_code)
 
@@ -181,6 +185,7 @@ class Service:
             "instance": self.config.instance,
             "version": package_version(),
             "state": self._state(problems),
+            "joined": self._joined,
             "reasons": problems,
             "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
@@ -189,6 +194,7 @@ class Service:
             "delays": self._delay.delay_rows(),
             "delay": self._delay.status(now),
             "spark": self._spark.status(),
+            "console": self._console.status(),
         }
 
     # One turn in each mode.
@@ -244,7 +250,10 @@ class Service:
         self._delay.turn(now)
         self._spark.turn(now)
         self.fleet.leftovers.turn(now)
-        if not (self._spark.alive or self._delay.alive or self.fleet.leftovers.any):
+        if self._spark.alive or self._delay.alive or self.fleet.leftovers.any:
+            return
+        self._console.stop()  # last, for it shows the drain
+        if not self._console.alive:
             self.mode = Mode.GONE
 
     def _announce(self, now: float) -> None:
@@ -266,6 +275,7 @@ class Service:
             self.fleet.resize(config.workers.processes, now)
         self._delay.apply(config, now)
         self._spark.apply(config, now)
+        self._console.apply(config, now)
 
     def _ignore(self, command: str, peer: Connection | None) -> None:
         state = self._state(self._startup.problems)

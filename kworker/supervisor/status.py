@@ -20,6 +20,9 @@ _COUNTERS = (
     "unguarded",
     "remembered",
     "maps_ignored",
+    "published",
+    "commits",
+    "rebalances",
 )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kworker.config.model import Config
+from kworker.supervisor.children import console_child, spark_job
 from kworker.supervisor.children.fleet import ChildMain
-from kworker.supervisor.children.spark_job import COMMAND
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import Preflight
 
@@ -23,4 +23,5 @@ class Wiring:
     preflight: Preflight
     read_config: Callable[[], Config]
     limits: Limits = field(default_factory=Limits)
-    spark_command: Sequence[str] = COMMAND
+    spark_command: Sequence[str] = spark_job.COMMAND
+    console_command: Sequence[str] = console_child.COMMAND

@@ -27,6 +27,7 @@ from typing import Any
 from kworker import log
 from kworker.config.model import (
     Config,
+    ConsoleSettings,
     KafkaSettings,
     LogSettings,
     SourceSettings,
@@ -95,12 +96,14 @@ def read_config(folder: Path) -> Config:
     if "mistake" in settings:
         raise ConfigError(settings["mistake"])
     spark = settings.pop("spark", False)
+    console = {"listen": "", **settings.pop("console", {})}
     workers = {"processes": 2, "threads": 2, "concurrency": 2, "drain_timeout": "60s"}
     return Config(
         name=settings.pop("name", "orders"),
         state_dir=folder,
         instance=settings.pop("instance", "test"),
         source=SourceSettings(topics=["orders"]),
+        console=ConsoleSettings(**console),
         kafka=KafkaSettings(common={"bootstrap.servers": "127.0.0.1:1"}),
         spark=SparkSettings(tables=[TableSettings(name="t", path=str(folder / "t"))])
         if spark

@@ -154,8 +154,12 @@ def test_given_names_stay_as_given(load: Load) -> None:
             ' got "half"',
         ),
         (toml(dead_letter='breaker = "0% of 9"'), "dead_letter.breaker: expected"),
-        (toml(console='listen = "8321"'), "console.listen: expected host:port such as"),
-        (toml(console='listen = "h:70000"'), "console.listen: expected host:port such as"),
+        (toml(console='listen = "8321"'), "console.listen: expected an IP address (or localhost)"),
+        (toml(console='listen = "::1:70000"'), "console.listen: expected an IP address"),
+        (toml(console='listen = "127.0.0.1:70000"'), "console.listen: expected an IP address"),
+        (toml(console='listen = "myhost:8321"'), "console.listen: expected an IP address"),
+        (toml(console='listen = "0.0.0.0:8321"'), "console.token: must be set, since other hosts"),
+        (toml(console='token = "short"'), "console.token: expected at least 16 characters"),
         (toml(retry='never = ["a b"]'), "retry.never: expected an exception's name"),
         (toml(delivery='topics = ["orders"]'), 'delivery.topics: "orders" is a source topic'),
         (toml(delivery='results = "orders"'), 'delivery.results: "orders" is a source topic'),
@@ -508,7 +512,7 @@ def test_a_secret_is_not_repeated_by_the_line_that_refuses_it(
     """Lines end in logs."""
     monkeypatch.setenv("LISTEN", "s3cret")
     [found] = problems(toml(console='listen = { env = "LISTEN" }'))
-    assert found.startswith("console.listen: expected host:port")
+    assert found.startswith("console.listen: expected an IP address")
     assert "s3cret" not in found
 
 

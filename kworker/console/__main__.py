@@ -1,0 +1,55 @@
+"""`python -m kworker.console`: serves the console. The supervisor starts it; people need not."""
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+
+from setproctitle import setproctitle
+
+from kworker import log
+from kworker.config.model import LogSettings
+
+_NICENESS = 10  # the records come first, also while this process imports its libraries
+
+
+def main() -> None:
+    """Serves until SIGTERM, which the kernel sends when the supervisor ends."""
+    arguments = _arguments()
+    os.nice(_NICENESS)
+    setproctitle(f"kworker: console [{arguments.name}]")
+    log.configure(LogSettings(format=arguments.log_format, level=arguments.log_level))
+    log.identify(process="console")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    token = os.environ.pop("CONSOLE_TOKEN", "")
+
+    from kworker.console.app import make_app
+    from kworker.console.guard import AccessGuard
+    from kworker.console.server import serve
+    from kworker.console.source import StatusSource
+    from kworker.core.address import Address
+    from kworker.instance.state_folder import StateFolder
+    from kworker.supervisor.control.client import ControlClient
+
+    client = ControlClient(arguments.name, StateFolder(arguments.state_dir))
+    source = StatusSource(lambda: client.request("status"))
+    guard = AccessGuard(make_app(source), Address.parse(arguments.listen), token)
+    with socket.socket(fileno=arguments.fd) as listener:
+        asyncio.run(serve(guard, source, listener))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kworker.console", description=__doc__)
+    parser.add_argument("--name", required=True, help="the service's name")
+    parser.add_argument("--state-dir", required=True, type=Path, help="where its control socket is")
+    parser.add_argument("--listen", required=True, help="the address that --fd listens on")
+    parser.add_argument("--fd", required=True, type=int, help="the listening socket")
+    parser.add_argument("--log-format", default="auto")
+    parser.add_argument("--log-level", default="info")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The answers of the console: the page, JSON, metrics and probes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kworker.console.metrics import Metrics
+from kworker.console.source import Snapshot, StatusSource
+
+_FILES = Path(__file__).parent / "page"
+_READY = ("running", "paused")
+
+
+def make_app(source: StatusSource) -> Starlette:
+    """Returns the ASGI application that answers from `source`."""
+
+    async def status(_request: Request) -> Response:
+        snapshot = await source.latest()
+        return _json(snapshot.document, 200) if not snapshot.problem else _gone(snapshot)
+
+    async def page_data(_request: Request) -> Response:
+        return _json(_page_data(source, await source.latest()), 200)
+
+    async def metrics(request: Request) -> Response:
+        snapshot = await source.latest()
+        encode, media = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(Metrics(snapshot)), headers={"content-type": media})
+
+    def probe(path: str, judge: Callable[[Snapshot], list[str]]) -> Route:
+        async def answer(request: Request) -> Response:
+            snapshot = await source.latest()
+            problems = judge(snapshot)
+            told: dict[str, Any] = {"ok": not problems}
+            if request.state.trusted:
+                state = snapshot.document["state"] if snapshot.document else None
+                told |= {"state": state, "reasons": problems}
+            return _json(told, 503 if problems else 200)
+
+        return Route(path, answer)
+
+    return Starlette(
+        routes=[
+            _file("/", "index.html", "text/html"),
+            _file("/page.js", "page.js", "text/javascript"),
+            _file("/page.css", "page.css", "text/css"),
+            _file("/icon.svg", "icon.svg", "image/svg+xml"),
+            Route("/status.json", status),
+            Route("/page.json", page_data),
+            Route("/metrics", metrics),
+            probe("/livez", why_not_live),
+            probe("/readyz", why_not_ready),
+            probe("/startupz", why_not_started),
+        ]
+    )
+
+
+def why_not_live(snapshot: Snapshot) -> list[str]:
+    """Returns why the service is not alive: its supervisor does not turn. [] if it does."""
+    if snapshot.alive:
+        return []
+    return [snapshot.problem]
+
+
+def why_not_ready(snapshot: Snapshot) -> list[str]:
+    """Returns why the service is not ready: each problem of its status, or its state. [] if it is.
+
+    It is ready when every worker has joined the group, the brokers answer, and nothing is red.
+    """
+    document = snapshot.document
+    if document is None or not snapshot.alive:
+        return [snapshot.problem]
+    if document["state"] in _READY:
+        return []
+    return document["reasons"] or [f"the service is {document['state']}"]
+
+
+def why_not_started(snapshot: Snapshot) -> list[str]:
+    """Returns why the start of the service is not over. [] once every worker has joined."""
+    document = snapshot.document
+    if document is None:
+        return [snapshot.problem]
+    if document["joined"]:
+        return []
+    return document["reasons"] or ["not every worker has joined its group yet"]
+
+
+def _page_data(source: StatusSource, snapshot: Snapshot) -> Mapping[str, Any]:
+    document = snapshot.document
+    return {
+        "status": document,
+        "age_s": round(snapshot.age_s, 1),
+        "problem": snapshot.problem,
+        "since": [source.since(problem) for problem in document["reasons"]] if document else [],
+        "samples": [list(asdict(sample).values()) for sample in source.samples],
+        "events": [list(event) for event in source.events],
+    }
+
+
+def _gone(snapshot: Snapshot) -> Response:
+    told = {"error": snapshot.problem, "age_s": snapshot.age_s, "last": snapshot.document}
+    return _json(told, 503)
+
+
+def _json(content: Any, code: int) -> Response:
+    return Response(orjson.dumps(content), code, media_type="application/json")
+
+
+def _file(path: str, name: str, media_type: str) -> Route:
+    content = (_FILES / name).read_bytes()
+
+    async def answer(_request: Request) -> Response:
+        return Response(content, media_type=media_type)
+
+    return Route(path, answer)

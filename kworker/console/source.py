@@ -1,0 +1,128 @@
+"""The status of the service, as the console has it: asked for once, however many ask."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kworker.console.journal import Change, changes, problem_kind
+from kworker.errors import KworkerError
+
+FRESH_S = 1.0  # an answer that is younger is not asked for again
+WAIT_S = 0.8  # for a new answer, before the last one is shown: probes wait no longer than 1 s
+SAMPLE_S = 5.0
+SILENT_S = 10.0  # a supervisor that has not answered for longer is not alive
+_SAMPLES = 121  # ten minutes
+_EVENTS = 100
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some numbers of the service at one time. Times are in seconds since 1970."""
+
+    at: float
+    rate: float
+    lag: int | None
+    in_hand: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The last status document, its age in seconds, and why there is no newer one ("": there is).
+
+    `document` is None until the supervisor has answered once. Its age is then that of the console.
+    """
+
+    document: Document | None
+    age_s: float
+    problem: str
+
+    @property
+    def alive(self) -> bool:
+        """True if the supervisor has answered lately, or has not had the time to."""
+        return self.age_s <= SILENT_S
+
+
+class StatusSource:
+    """Asks the supervisor for its status, at most once a second and once at a time.
+
+    `ask` blocks, so it runs on a thread. Also keeps what the page shows of the past: samples of the
+    last ten minutes, events, and since when each problem lasts. Used on the event loop only.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], Document],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._wall = wall
+        self._began = clock()
+        self._document: Document | None = None
+        self._answered_at = 0.0
+        self._problem = ""
+        self._asking: asyncio.Task[None] | None = None
+        self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self.events: deque[Change] = deque(maxlen=_EVENTS)
+        self._since: dict[str, float] = {}
+
+    async def latest(self) -> Snapshot:
+        """Returns a status that is at most a second old, or the last one after a short wait."""
+        if self._document is None or self._age_s > FRESH_S or self._problem:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._refresh())
+            await asyncio.wait({self._asking}, timeout=WAIT_S)
+        problem = self._problem
+        if not problem and (self._document is None or self._age_s > FRESH_S + WAIT_S):
+            problem = f"the supervisor has not answered for {self._age_s:.0f} s"
+        return Snapshot(self._document, self._age_s, problem)
+
+    async def sample(self) -> None:
+        """Asks every SAMPLE_S seconds, so that the samples have no gaps. Runs until cancelled."""
+        while True:
+            await self.latest()
+            await asyncio.sleep(SAMPLE_S)
+
+    def since(self, problem: str) -> float | None:
+        """Returns the time since which the service has this problem, in seconds since 1970."""
+        return self._since.get(problem_kind(problem))
+
+    @property
+    def _age_s(self) -> float:
+        """Seconds since the last answer; before the first, since this object was made."""
+        return self._clock() - (self._began if self._document is None else self._answered_at)
+
+    async def _refresh(self) -> None:
+        try:
+            document = await asyncio.to_thread(self._ask)
+        except (KworkerError, OSError, ValueError) as error:
+            self._problem = str(error)
+            return
+        self._keep(document)
+
+    def _keep(self, document: Document) -> None:
+        now = self._wall()
+        self.events += [Change(now, text) for text in changes(self._document, document)]
+        self._document, self._answered_at, self._problem = document, self._clock(), ""
+        kinds = [problem_kind(problem) for problem in document["reasons"]]
+        self._since = {kind: self._since.get(kind, now) for kind in kinds}
+        if not self.samples or now - self.samples[-1].at >= SAMPLE_S - FRESH_S:
+            self.samples.append(_sample(document, now))
+
+
+def _sample(document: Document, now: float) -> Sample:
+    workers, lag = document["workers"], document["lag"]
+    return Sample(
+        at=now,
+        rate=sum(worker["rate"] for worker in workers),
+        lag=lag["records"],
+        in_hand=sum(worker["in_hand"] for worker in workers),
+        age_s=lag["age_s"],
+    )

@@ -1,0 +1,46 @@
+"""A status document, as the supervisor makes it."""
+
+from typing import Any
+
+
+def worker(slot: int, **changed: Any) -> dict[str, Any]:
+    return {
+        "slot": slot,
+        "pid": 100 + slot,
+        "phase": "running",
+        "partitions": [["orders", slot]],
+        "in_hand": 3,
+        "in_flight": 2,
+        "oldest_s": 0.5,
+        "heartbeat_age_s": 0.01,
+        "rate": 40.0,
+        "rss_bytes": 60 << 20,
+        "restarts": 1,
+        "replacements": 0,
+        "reasons": [],
+        **changed,
+    }
+
+
+def document(**changed: Any) -> dict[str, Any]:
+    counters = ("consumed", "done", "failed", "retried", "dead", "duplicates", "dropped")
+    others = ("unguarded", "remembered", "maps_ignored", "published", "commits", "rebalances")
+    return {
+        "name": "orders",
+        "instance": "test",
+        "version": "0.1.0",
+        "state": "running",
+        "joined": True,
+        "reasons": [],
+        "pid": 99,
+        "uptime_s": 12.5,
+        "workers": [worker(0), worker(1)],
+        "held": 4,
+        "suspects": 0,
+        "counters": {name: number for number, name in enumerate((*counters, *others), 10)},
+        "lag": {"records": 7, "unfinished": 9, "age_s": 1.5},
+        "delays": [{"delay": "5s", "waiting": 2, "next_due_ms": 1_790_000_000_500}],
+        "delay": {"pid": 98, "heartbeat_age_s": 0.2},
+        "spark": {"state": "off", "pid": None, "reason": "", "tables": []},
+        **changed,
+    }
