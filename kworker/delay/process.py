@@ -33,7 +33,8 @@ from kworker.delay.loop import DelayLoop
 from kworker.delay.partitions import HoldPolicy
 from kworker.delay.routes import Routes
 from kworker.errors import ExitCode
-from kworker.instance.scoreboard import Field, Slot, Text
+from kworker.instance.scoreboard import Slot, Text
+from kworker.instance.scoreboard_fields import Field
 from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJudge
 
 _LOG = structlog.get_logger()

@@ -5,7 +5,8 @@ from typing import Any
 
 from kworker.core.message import PartitionId
 from kworker.core.ownership import Ownership
-from kworker.instance.scoreboard import Field, Text
+from kworker.instance.scoreboard import Text
+from kworker.instance.scoreboard_fields import Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.limits import Limits
 

@@ -9,7 +9,8 @@ from kworker.core.duration import format_duration
 from kworker.core.wear import WornOut, reason
 from kworker.instance import exit_plan
 from kworker.instance.proc import CpuSample, rss_bytes
-from kworker.instance.scoreboard import Field, Held
+from kworker.instance.scoreboard import Held
+from kworker.instance.scoreboard_fields import Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import ExitRequest, WorkerProcess
 from kworker.supervisor.limits import Limits

@@ -5,7 +5,7 @@ from typing import Any
 
 from kworker.core.phase import Phase
 from kworker.instance.proc import rss_bytes
-from kworker.instance.scoreboard import Field
+from kworker.instance.scoreboard_fields import Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import WorkerProcess
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from kworker.clients.watch import KafkaWatch
 from kworker.clock import now_ms
 from kworker.core.message import PartitionId
-from kworker.instance.scoreboard import Field, Slot, Text
+from kworker.instance.scoreboard import Slot, Text
+from kworker.instance.scoreboard_fields import Field
 from kworker.worker.poll_loop import PollLoop, WorkerStats
 from kworker.worker.topic_limits import TopicLimits
 

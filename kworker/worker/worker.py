@@ -31,7 +31,8 @@ from kworker.core.phase import Phase
 from kworker.errors import ConfigError, ExitCode
 from kworker.instance.group_note import GroupNote
 from kworker.instance.proc import has_handler_for, rss_bytes
-from kworker.instance.scoreboard import Field, Slot, Text
+from kworker.instance.scoreboard import Slot, Text
+from kworker.instance.scoreboard_fields import Field
 from kworker.worker.assembly import Role, make_intake, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard

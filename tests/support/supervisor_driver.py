@@ -41,7 +41,8 @@ from kworker.core.wear import WearPolicy
 from kworker.errors import ConfigError, ExitCode, KworkerError
 from kworker.instance import host_lock
 from kworker.instance.crash_journal import CrashJournal
-from kworker.instance.scoreboard import Field, Slot, Text
+from kworker.instance.scoreboard import Slot, Text
+from kworker.instance.scoreboard_fields import Field
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import PreflightReport
 from kworker.supervisor.supervisor import Supervisor

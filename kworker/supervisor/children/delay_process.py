@@ -15,7 +15,8 @@ from kworker.instance.child import exit_text, fork
 from kworker.instance.exit_plan import for_stuck_process
 from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import rss_bytes
-from kworker.instance.scoreboard import Field, Scoreboard, Text
+from kworker.instance.scoreboard import Scoreboard, Text
+from kworker.instance.scoreboard_fields import Field
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.children.fleet import ChildMain
 from kworker.supervisor.children.worker_process import Death, ExitRequest, WorkerProcess

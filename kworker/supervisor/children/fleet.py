@@ -18,7 +18,8 @@ from kworker.instance.child import exit_text, fork
 from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.host_lock import HostLock
 from kworker.instance.proc import raise_oom_score
-from kworker.instance.scoreboard import Field, Scoreboard, Slot, hands_of
+from kworker.instance.scoreboard import Scoreboard, Slot, hands_of
+from kworker.instance.scoreboard_fields import Field
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.children.leftovers import Leftovers
 from kworker.supervisor.children.worker_process import Death, ExitRequest, WorkerProcess

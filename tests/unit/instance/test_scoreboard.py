@@ -6,7 +6,8 @@ import pytest
 
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
-from kworker.instance.scoreboard import Field, Held, Scoreboard, Text
+from kworker.instance.scoreboard import Held, Scoreboard, Text
+from kworker.instance.scoreboard_fields import Field
 
 
 def board() -> Scoreboard:
