@@ -1,10 +1,15 @@
 """The metrics of the service, made from its status document, named by Prometheus' conventions."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 
 from kworker.console.source import Document, Snapshot
 
@@ -14,7 +19,6 @@ _COUNTERS = {
     "done": ("records_done", "Records whose outcome is durable and settled."),
     "failed": ("handler_failures", "Runs of a handler that raised."),
     "retried": ("retries", "Retries scheduled: in a delay topic, or held in memory."),
-    "dead": ("dead_letters", "Records that became dead letters."),
     "duplicates": ("duplicates", "Records skipped because their event was done before."),
     "dropped": ("records_dropped", "Records dropped unfinished, because their partition was lost."),
     "unguarded": ("unguarded_runs", "Runs without duplicate protection, while Redis was away."),
@@ -80,9 +84,12 @@ def _service(document: Document) -> Iterator[Metric]:
     yield states
     yield _gauge("problems", "Problems that make the service red.", len(document["reasons"]))
     yield _gauge("uptime_seconds", "Time since the supervisor started.", document["uptime_s"])
-    for name, count in document["counters"].items():
-        told, text = _COUNTERS[name]
-        yield CounterMetricFamily(f"kworker_{told}", text, value=count)
+    for name, (told, text) in _COUNTERS.items():
+        yield CounterMetricFamily(f"kworker_{told}", text, value=document["counters"][name])
+    text = "Records that became dead letters."
+    dead = document["dead_letters"].items()
+    yield _family(CounterMetricFamily, "dead_letters", text, "reason", dead)
+    yield _run_times(document["runs"])
     yield _gauge("records_held", "Records that wait in memory for a retry.", document["held"])
     yield _gauge("suspects", "Records that wait for the isolated process.", document["suspects"])
     lag = document["lag"]
@@ -93,6 +100,15 @@ def _service(document: Document) -> Iterator[Metric]:
         text = "Records at or beyond the committed positions."
         yield _gauge("unfinished_records", text, lag["unfinished"])
     yield _gauge("oldest_unfinished_seconds", "Age of the oldest unfinished record.", lag["age_s"])
+
+
+def _run_times(runs: _Row) -> Metric:
+    bounds = [*map(str, runs["bounds_s"]), "+Inf"]
+    buckets = list(zip(bounds, accumulate(runs["counts"]), strict=True))
+    text = "How long runs of handlers lasted; a batch is one run. Short runs count with their mean."
+    return HistogramMetricFamily(
+        "kworker_handler_run_seconds", text, buckets=buckets, sum_value=runs["sum_s"]
+    )
 
 
 def _workers(rows: list[_Row]) -> Iterator[Metric]:

@@ -40,7 +40,38 @@ class Field(IntEnum):
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()
+    # Dead letters by their reason; DEAD counts all of them.
+    DEAD_REJECTED = auto()
+    DEAD_EXHAUSTED = auto()
+    DEAD_UNDECODABLE = auto()
+    DEAD_UNREADABLE = auto()
+    DEAD_UNPUBLISHABLE = auto()
+    DEAD_CRASHED = auto()
+    DEAD_TIMEOUT = auto()
+    DEAD_EXPIRED = auto()
+    DEAD_OPERATOR = auto()
+    # Runs of handlers by the bound of core.run_times.BOUNDS_S that they kept, and did not beat.
+    RUNS_1MS = auto()
+    RUNS_3MS = auto()
+    RUNS_10MS = auto()
+    RUNS_30MS = auto()
+    RUNS_100MS = auto()
+    RUNS_300MS = auto()
+    RUNS_1S = auto()
+    RUNS_3S = auto()
+    RUNS_10S = auto()
+    RUNS_30S = auto()
+    RUNS_100S = auto()
+    RUNS_LONGER = auto()
+    RUNS_US = auto()  # the sum of their durations
     TEXT_SEQ = auto()  # the number of writes of the text; its parity selects the buffer
 
 
 COUNTERS = tuple(Field)[Field.CONSUMED : Field.TEXT_SEQ]
+DEAD_BY_REASON = {
+    field.name.removeprefix("DEAD_").lower(): field
+    for field in COUNTERS
+    if field.name.startswith("DEAD_")
+}
+RUN_TIMES = tuple(Field)[Field.RUNS_1MS : Field.TEXT_SEQ]
+"""The counts of `core.run_times.total`, in its order."""

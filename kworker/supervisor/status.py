@@ -1,11 +1,13 @@
 """The workers' part of `status --json`, and the lines for systemd, `stop` and `restart`."""
 
+from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
 from kworker.core.phase import Phase
+from kworker.core.run_times import BOUNDS_S
 from kworker.instance.proc import rss_bytes
-from kworker.instance.scoreboard_fields import Field
+from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import WorkerProcess
 
@@ -34,6 +36,10 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
         "held": fleet.sum(Field.HELD),
         "suspects": fleet.sum(Field.SUSPECTS),
         "counters": {name: counters[name] for name in _COUNTERS},
+        "dead_letters": {
+            reason: counters[field.name.lower()] for reason, field in DEAD_BY_REASON.items()
+        },
+        "runs": _runs(counters),
     }
 
 
@@ -88,6 +94,12 @@ def _age_s(since_ns: int) -> float:
     Reads the clock itself: a time that the caller read earlier may lie before `since_ns`.
     """
     return (monotonic_ns() - since_ns) / 1e9
+
+
+def _runs(counters: Mapping[str, int]) -> dict[str, Any]:
+    """Returns how many runs of handlers kept each bound, and last those that kept none."""
+    *counts, sum_us = (counters[field.name.lower()] for field in RUN_TIMES)
+    return {"bounds_s": BOUNDS_S, "counts": counts, "sum_s": sum_us / 1e6}
 
 
 def _worker_row(worker: WorkerProcess, now: float) -> dict[str, Any]:

@@ -140,6 +140,11 @@ class Dispatch:
         """
         return self._lanes.next_due()
 
+    @property
+    def run_times(self) -> list[int]:
+        """How long handlers ran, as `core.run_times.total` counts it; without isolated runs."""
+        return self._pool.completed.run_times()
+
     def slack_s(self) -> float:
         """Returns the seconds for which the poll loop may leave outcomes in the pool."""
         return self._pool.slack_s()

@@ -7,7 +7,7 @@ from kworker.clients.watch import KafkaWatch
 from kworker.clock import now_ms
 from kworker.core.message import PartitionId
 from kworker.instance.scoreboard import Slot, Text
-from kworker.instance.scoreboard_fields import Field
+from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
 from kworker.worker.poll_loop import PollLoop, WorkerStats
 from kworker.worker.topic_limits import TopicLimits
 
@@ -59,6 +59,10 @@ class StatusReporter:
         words[Field.POLLED] = 1
         for name, value in loop.stats()._asdict().items():
             words[_FIELDS[name]] = value
+        for reason, number in loop.settlement.counters.dead_by_reason.items():
+            words[DEAD_BY_REASON[reason]] = number
+        for field, number in zip(RUN_TIMES, loop.dispatch.run_times, strict=True):
+            words[field] = number
         self._report_lag()
         self._report_text()
 

@@ -1,8 +1,10 @@
 """Settlement: outcomes are published, then settled in their ledgers, then committed."""
 
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from kworker.core import headers
 from kworker.core.flow import Flow
 from kworker.core.outcome import (
     DeadLettered,
@@ -28,6 +30,7 @@ class WorkerCounters:
     done: int = 0
     retried: int = 0
     dead: int = 0
+    dead_by_reason: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
 
 
@@ -177,6 +180,7 @@ class Settlement:
         self._done(done)
         self.counters.retried += len(retried)
         self.counters.dead += len(dead)
+        self.counters.dead_by_reason.update(map(_reason, dead))
         _settle([*retried, *dead])
         self._dispatch.settled_failures(retried, dead)
 
@@ -239,6 +243,13 @@ def _settle(records: list[Record]) -> None:
     for partition, own in by_partition(records):
         partition.settled += len(own)
         partition.ledger.settle([record.offset for record in own])
+
+
+def _reason(record: Record) -> str:
+    """Returns the reason in the dead letter of a record."""
+    assert isinstance(record.outcome, DeadLettered)
+    [letter] = record.outcome
+    return (dict(letter.headers)[headers.REASON] or b"").decode()
 
 
 def _held(letter: Undeliverable) -> str:

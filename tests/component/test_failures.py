@@ -204,6 +204,7 @@ def test_poison_is_dead_at_once(kafka: MemoryKafka, error: BaseException, reason
     bench.turn(3)
     [dead] = kafka.records(DEAD)
     assert told(dead)[names.REASON] == reason
+    assert bench.poll_loop.settlement.counters.dead_by_reason == {reason.decode(): 1}
     assert committed(kafka) == 1
 
 

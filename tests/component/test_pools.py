@@ -172,6 +172,22 @@ def drained(bench: Bench) -> None:
     eventually(idle, timeout_s=WAIT_S, every_s=0.001, what="the drain ends")
 
 
+def test_the_duration_of_each_call_is_counted(running: Running) -> None:
+    bench, work_ = running()
+    work_.release()
+
+    def settled() -> bool:
+        bench.turn()
+        return bench.poll_loop.settlement.counters.done == RECORDS
+
+    eventually(settled, timeout_s=WAIT_S)
+    bench.turn()  # the pool of batches collects the last one
+    *counts, sum_us = bench.poll_loop.dispatch.run_times
+    calls = RECORDS // SIZE if isinstance(bench.poll_loop.dispatch._pool, BatchPool) else RECORDS
+    assert sum(counts) == calls
+    assert 0 < sum_us < WAIT_S * 1e6
+
+
 def test_a_drain_begins_no_further_handler(running: Running) -> None:
     """The pool must not begin the next run of its queue during a drain."""
     bench, work_ = running()

@@ -158,14 +158,41 @@ function show(data) {
   byId("tables").hidden = status.spark.state === "off";
   byId("spark").textContent = [`Spark job ${status.spark.state}`, status.spark.reason].filter(Boolean).join(": ");
   table(byId("table-rows"), TABLES, status.spark.tables);
-  byId("counters").replaceChildren(...Object.entries(status.counters).flatMap(
-    ([name, count]) => [make("dt", TOTALS[name] || name), make("dd", number(count))]));
+  list(byId("counters"), Object.entries(status.counters).map(([name, count]) => [TOTALS[name] || name, number(count)]));
+  list(byId("dead"), Object.entries(status.dead_letters).filter(([, count]) => count)
+    .map(([reason, count]) => [reason, number(count)]));
+  list(byId("runs"), runs(status.runs));
   byId("events").replaceChildren(...data.events.toReversed().map(([at, text]) => {
     const item = make("li");
     item.append(clock(at), text);
     return item;
   }));
   if (!data.events.length) byId("events").append(make("li", "nothing since the console started", "quiet"));
+}
+
+function list(target, rows) {
+  target.replaceChildren(...rows.flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
+  if (!rows.length) target.append(make("dt", "none"));
+}
+
+// The bound that so large a share of the runs kept.
+function kept(runs, share) {
+  const all = runs.counts.reduce((sum, count) => sum + count, 0);
+  let sum = 0;
+  const index = runs.counts.findIndex((count) => (sum += count) >= share * all);
+  const bound = runs.bounds_s[index];
+  return bound === undefined ? `over ${duration(runs.bounds_s.at(-1))}` : `at most ${duration(bound)}`;
+}
+
+function duration(seconds) {
+  return seconds < 1 ? `${Number((seconds * 1000).toPrecision(2))} ms` : span(seconds);
+}
+
+function runs(given) {
+  const all = given.counts.reduce((sum, count) => sum + count, 0);
+  if (!all) return [];
+  return [["runs", number(all)], ["on average", duration(given.sum_s / all)],
+    ["half of them", kept(given, .5)], ["99 of 100", kept(given, .99)]];
 }
 
 function problems(reasons, since, now) {

@@ -116,6 +116,7 @@ class AsyncPool:
         self._handed = 0  # by the poll thread
         self._unbegun: list[deque[Record]] = []  # runs that had not begun all records, last turn
         self._finished = 0  # by the loop's thread
+        self._count = self.completed.new_run_times().add
         self._loop = HandlerLoop()
 
     def start(self) -> None:
@@ -196,6 +197,7 @@ class AsyncPool:
             record.outcome = await self._invoke(record, now_ns) if owned else NOT_ATTEMPTED
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
             record.outcome = Failed(error)
+        self._count(1, (time.monotonic_ns() - now_ns) / 1e9)
         self._hands[index].clear()
         self._free.append(index)
         self._finished += 1

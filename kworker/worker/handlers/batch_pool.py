@@ -53,6 +53,7 @@ class BatchPool:
         self._clock = clock
         self._buffers = BatchBuffers(handlers, len(hands))
         self._running: set[HandlerBatch] = set()
+        self._count = self.completed.new_run_times().add
 
     def start(self) -> None:
         self._runners.start()
@@ -135,6 +136,8 @@ class BatchPool:
         while done:
             batch = done.popleft()
             self._running.remove(batch)
+            for call_s in batch.calls_s:
+                self._count(1, call_s)
             self._free += batch.hands
 
 

@@ -46,10 +46,12 @@ class HandlerBatch:
         self.hands = hands
         self.batching = batching
         self.stopped = False  # written by the poll thread: no further part begins
+        self.calls_s: list[float] = []  # how long each call of the handler lasted
         self._hand_of = dict(zip(records, hands, strict=True))
         self._completed = completed
         self._waiting = deque([records])
         self._bisection: Bisection[Record] | None = None  # the runner's, once it has begun
+        self._called_ns = 0
 
     def take(self) -> Sequence[Record]:
         """Returns the records to the first caller, and nothing after that."""
@@ -102,6 +104,10 @@ class HandlerBatch:
         self._hand_of.pop(record).clear()
         self._completed.add(record)
 
+    def note_call(self) -> None:
+        """Notes that the call for the records that `next` returned last has ended."""
+        self.calls_s.append((time.monotonic_ns() - self._called_ns) / 1e9)
+
     def fail(self, error: BaseException) -> None:
         """Gives the outcome `Failed(error)` to every record that has none."""
         self._begun()
@@ -113,9 +119,9 @@ class HandlerBatch:
         self._completed.wake()
 
     def _hold(self, records: Sequence[Record]) -> None:
-        now_ns = time.monotonic_ns()
+        self._called_ns = time.monotonic_ns()
         for record in records:
-            self._hand_of[record].take(place_of(record), now_ns)
+            self._hand_of[record].take(place_of(record), self._called_ns)
 
 
 def make_run_batch(
@@ -135,6 +141,7 @@ def make_run_batch(
                 outcome = one(record, time.monotonic_ns())
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
+            batch.note_call()
             batch.end(record, outcome)
 
     def run(batch: HandlerBatch) -> None:
@@ -165,6 +172,7 @@ def make_async_run_batch(
                 outcome = await one(record, time.monotonic_ns())
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
+            batch.note_call()
             batch.end(record, outcome)
 
     async def run(batch: HandlerBatch) -> None:
@@ -213,6 +221,7 @@ class _Calls:
 
     def end(self, batch: HandlerBatch, part: _Part, ends: PartOutcomes) -> None:
         """Gives each record its outcome in `ends`. If `ends` is empty, the records run again."""
+        batch.note_call()
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))
         batch.wake()

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 
 from kworker.core.record import Record
+from kworker.core.run_times import RunTimes, total
 
 
 class CompletionQueue:
@@ -11,7 +12,8 @@ class CompletionQueue:
 
     `add` does not wake the thread that waits in `take`, because waking costs more than adding.
     `wake` does, and is called once after several records. Records that are added without `wake` are
-    returned by the next call of `take`.
+    returned by the next call of `take`. `new_run_times` makes the place where a thread that adds
+    records counts how long their handlers ran.
     """
 
     def __init__(self) -> None:
@@ -21,6 +23,16 @@ class CompletionQueue:
         self._empty = threading.Lock()
         self._empty.acquire()
         self.add = self._records.append
+        self._run_times: list[RunTimes] = []
+
+    def new_run_times(self) -> RunTimes:
+        """Returns a place to count durations in, for one thread."""
+        self._run_times.append(RunTimes())
+        return self._run_times[-1]
+
+    def run_times(self) -> list[int]:
+        """Returns the totals of all threads, as `core.run_times.total` does."""
+        return total(list(self._run_times))
 
     def wake(self) -> None:
         """Wakes the thread that waits in `take`."""

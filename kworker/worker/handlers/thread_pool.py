@@ -183,25 +183,24 @@ class ThreadPool:
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
         hand.set_thread(threading.get_native_id())
+        count = self.completed.new_run_times().add
         while (run := self._runs.get()) is not None:
             self._current[index] = run
-            if len(run) > 1 or self._finished[index] % _SAMPLED == 0:
-                self._sample = self._sampled(run, hand)
-            else:
-                self._run(run, hand)
+            sampled = len(run) > 1 or self._finished[index] % _SAMPLED == 0
+            computed = time.thread_time() if sampled else 0.0
+            began = time.monotonic()
+            if done := self._run(run, hand):  # else it was withdrawn
+                wall_s = time.monotonic() - began + 1e-9
+                count(done, wall_s)
+                if sampled:
+                    computed = time.thread_time() - computed
+                    self._sample = _Sample(wall_s / done, computed / wall_s)
             if self._end_copy is not None:
                 self._end_copy()
             self.completed.wake()
             hand.clear()
             self._current[index] = None
             self._finished[index] += 1
-
-    def _sampled(self, run: deque[Record], hand: Hand) -> _Sample:
-        began, computed = time.monotonic(), time.thread_time()
-        if not (done := self._run(run, hand)):
-            return self._known  # the run was withdrawn
-        wall_s = time.monotonic() - began + 1e-9
-        return _Sample(wall_s / done, (time.thread_time() - computed) / wall_s)
 
     def _run(self, run: deque[Record], hand: Hand) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""

@@ -30,7 +30,14 @@ def test_each_number_of_the_status_is_a_metric() -> None:
     assert found["kworker_info", "orders", "test", "0.1.0"] == 1
     assert (found["kworker_state", "running"], found["kworker_state", "red"]) == (1, 0)
     assert found["kworker_records_consumed_total",] == 10
-    assert found["kworker_dead_letters_total",] == 14
+    assert found["kworker_dead_letters_total", "rejected"] == 4
+    assert found["kworker_dead_letters_total", "exhausted"] == 10
+    buckets = [
+        found["kworker_handler_run_seconds_bucket", bound] for bound in ("0.01", "0.1", "+Inf")
+    ]
+    assert buckets == [5, 7, 8]
+    assert found["kworker_handler_run_seconds_count",] == 8
+    assert found["kworker_handler_run_seconds_sum",] == 0.75
     assert found["kworker_rebalances_total",] == 22
     assert found["kworker_worker_records_in_hand", "1"] == 3
     assert found["kworker_worker_resident_memory_bytes", "0"] == 60 << 20

@@ -1,13 +1,16 @@
 """The scoreboard: what a worker wrote is what the supervisor reads, over a fork too."""
 
 import os
+import re
 
 import pytest
 
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
+from kworker.core.run_times import BOUNDS_S
 from kworker.instance.scoreboard import Held, Scoreboard, Text
-from kworker.instance.scoreboard_fields import Field
+from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
+from kworker.worker.retries.policy import FINAL
 
 
 def board() -> Scoreboard:
@@ -119,3 +122,14 @@ def test_a_partition_and_an_offset_fit_into_one_word():
     assert slot.hand(0).read() == ((1 << 15) - 1, (1 << 48) - 1, 1)
     slot.hand(0).take(place(1 << 40, 5), 1)
     assert slot.held() == []
+
+
+def test_each_reason_of_a_dead_letter_has_a_number() -> None:
+    assert set(DEAD_BY_REASON) == {"rejected", "exhausted", *FINAL}
+
+
+def test_the_counts_of_runs_are_those_of_their_bounds() -> None:
+    units = {"MS": 0.001, "S": 1.0}
+    named = [re.fullmatch(r"RUNS_(\d+)(MS|S)", field.name) for field in RUN_TIMES[:-2]]
+    assert [int(each[1]) * units[each[2]] for each in named if each] == list(BOUNDS_S)
+    assert [field.name for field in RUN_TIMES[-2:]] == ["RUNS_LONGER", "RUNS_US"]
