@@ -88,6 +88,16 @@ def test_a_spark_job_that_refuses_its_config_waits_for_a_reload(service: Service
     assert service.exit_code() == 0
 
 
+def test_a_standby_is_named_and_is_no_problem(service: Service, spark: Sparked):
+    """On all hosts but one, the job stands by."""
+    spark.will(state="standby", reason="process 7 on other leads")
+    service.serve()
+    eventually(lambda: service.status()["spark"]["state"] == "standby")
+    told = service.status()
+    assert (told["state"], told["reasons"]) == ("running", [])
+    assert told["spark"]["reason"] == "process 7 on other leads"
+
+
 def test_a_reason_of_a_table_makes_the_service_red(service: Service, spark: Sparked):
     spark.will(reason="the schema changed")
     service.serve()

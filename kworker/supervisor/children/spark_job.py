@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -53,7 +53,8 @@ class SparkJob:
         if self._problem:
             return [f"spark: {self._problem}"]
         progress = self._progress()
-        found = [progress.get("reason"), *(_table_problem(t) for t in _tables(progress))]
+        own = "" if _is_standby(progress) else progress.get("reason")
+        found = [own, *(_table_problem(t) for t in _tables(progress))]
         return [f"spark: {problem}" for problem in found if problem]
 
     def begin(self, now: float) -> None:
@@ -126,8 +127,9 @@ class SparkJob:
         """Returns the value of `spark` in `status --json`: the state and the report of the job."""
         progress = self._progress()
         state = progress.get("state") or self._state
+        reason = self._problem or (progress["reason"] if _is_standby(progress) else "")
         tables = [dict(table) for table in _tables(progress)]
-        return {"state": state, "pid": self._pid, "reason": self._problem, "tables": tables}
+        return {"state": state, "pid": self._pid, "reason": reason, "tables": tables}
 
     def _start(self, now: float) -> None:
         environment = {**os.environ, "KWORKER_PARENT_PID": str(os.getpid())}
@@ -173,6 +175,11 @@ def _settings_of(config: Config) -> tuple[object, ...]:
 def _tables(progress: dict[str, Any]) -> list[dict[str, Any]]:
     tables = progress.get("tables")
     return [table for table in tables if isinstance(table, dict)] if tables else []
+
+
+def _is_standby(progress: Mapping[str, Any]) -> bool:
+    """Returns True if another job leads, which is as it should be: the reason names that job."""
+    return progress.get("state") == "standby"
 
 
 def _table_problem(table: dict[str, Any]) -> str:
