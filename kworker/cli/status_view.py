@@ -45,6 +45,7 @@ def render(document: dict[str, Any]) -> Group:
         Text(_totals(document)),
         *(Text(_delay(row)) for row in document["delays"] if row["waiting"]),
         *_spark(document["spark"]),
+        *_console(document["console"]),
     )
 
 
@@ -111,6 +112,14 @@ def _spark(spark: dict[str, Any]) -> list[Text]:
         words += f", set aside {aside}" if (aside := table.get("aside")) else ""
         lines.append(Text(f"  {table.get('name')}: {words}"))
     return lines
+
+
+def _console(console: dict[str, Any]) -> list[Text]:
+    if console["state"] == "off":
+        return []
+    return [
+        Text(f"console {console['state']} http://{console['listen']}/ {console['reason']}".rstrip())
+    ]
 
 
 def _span(seconds: float) -> str:

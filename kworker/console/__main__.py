@@ -23,7 +23,6 @@ def main() -> None:
     log.configure(LogSettings(format=arguments.log_format, level=arguments.log_level))
     log.identify(process="console")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    token = os.environ.pop("CONSOLE_TOKEN", "")
 
     from kworker.console.app import make_app
     from kworker.console.guard import AccessGuard
@@ -31,8 +30,10 @@ def main() -> None:
     from kworker.console.source import StatusSource
     from kworker.core.address import Address
     from kworker.instance.state_folder import StateFolder
+    from kworker.supervisor.children.console_child import TOKEN_VARIABLE
     from kworker.supervisor.control.client import ControlClient
 
+    token = os.environ.pop(TOKEN_VARIABLE, "")
     client = ControlClient(arguments.name, StateFolder(arguments.state_dir))
     source = StatusSource(lambda: client.request("status"))
     guard = AccessGuard(make_app(source), Address.parse(arguments.listen), token)

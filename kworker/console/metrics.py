@@ -82,11 +82,11 @@ def _service(document: Document) -> Iterator[Metric]:
     for state in STATES:
         states.add_metric([state], int(state == document["state"]))
     yield states
-    yield _gauge("problems", "Problems that make the service red.", len(document["reasons"]))
+    yield _gauge("problems", "Problems that the status names.", len(document["reasons"]))
     yield _gauge("uptime_seconds", "Time since the supervisor started.", document["uptime_s"])
     for name, (told, text) in _COUNTERS.items():
         yield CounterMetricFamily(f"kworker_{told}", text, value=document["counters"][name])
-    text = "Records that became dead letters."
+    text = "Records that workers made dead letters."
     dead = document["dead_letters"].items()
     yield _family(CounterMetricFamily, "dead_letters", text, "reason", dead)
     yield _run_times(document["runs"])
@@ -112,8 +112,9 @@ def _run_times(runs: _Row) -> Metric:
 
 
 def _workers(rows: list[_Row]) -> Iterator[Metric]:
+    living = [row for row in rows if row["pid"]]
     for field, name, text in _WORKER_GAUGES:
-        yield _family(GaugeMetricFamily, name, text, "worker", _by(rows, "slot", field))
+        yield _family(GaugeMetricFamily, name, text, "worker", _by(living, "slot", field))
     partitions = [(str(row["slot"]), len(row["partitions"])) for row in rows]
     text = "Partitions that the worker has."
     yield _family(GaugeMetricFamily, "worker_partitions", text, "worker", partitions)
@@ -147,7 +148,7 @@ def _delays(document: Document) -> Iterator[Metric]:
 
 
 def _spark(spark: _Row) -> Iterator[Metric]:
-    if spark["state"] == "off":
+    if spark["state"] in ("off", "elsewhere"):
         return
     running = int(spark["state"] == "running")
     yield _gauge("spark_running", "1 while the Spark job writes its tables.", running)

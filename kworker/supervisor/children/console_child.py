@@ -19,12 +19,7 @@ from kworker.instance.child import exit_text, kill_group, spawn
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.limits import Limits
 
-COMMAND = (
-    sys.executable,
-    "-P",
-    "-m",
-    "kworker.console",
-)  # -P: the working folder is not on the path
+COMMAND = (sys.executable, "-P", "-m", "kworker.console")  # -P: not from the working folder
 TOKEN_VARIABLE = "CONSOLE_TOKEN"
 _LOG = structlog.get_logger()
 _BACKLOG = 64

@@ -44,5 +44,6 @@ def document(**changed: Any) -> dict[str, Any]:
         "delays": [{"delay": "5s", "waiting": 2, "next_due_ms": 1_790_000_000_500}],
         "delay": {"pid": 98, "heartbeat_age_s": 0.2},
         "spark": {"state": "off", "pid": None, "reason": "", "tables": []},
+        "console": {"state": "running", "listen": "127.0.0.1:8321", "pid": 97, "reason": ""},
         **changed,
     }

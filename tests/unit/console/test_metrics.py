@@ -57,8 +57,11 @@ def test_what_is_not_known_has_no_sample() -> None:
     found = samples(document(workers=[worker(0), dead], lag=lag, delay=delay))
     assert ("kworker_lag_records",) not in found
     assert ("kworker_worker_heartbeat_age_seconds", "1") not in found
+    assert ("kworker_worker_resident_memory_bytes", "1") not in found
     assert found["kworker_worker_running", "1"] == found["kworker_delay_running",] == 0
-    assert not [name for name, *_ in found if name.startswith("kworker_table")]
+    elsewhere = samples(document(spark={"state": "elsewhere", "tables": []}))
+    assert not [name for name, *_ in {**found, **elsewhere} if name.startswith("kworker_table")]
+    assert ("kworker_spark_running",) not in elsewhere
 
 
 def test_a_service_that_does_not_answer_is_down_and_nothing_else() -> None:
