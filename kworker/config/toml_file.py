@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,17 @@ def find(path: str | Path | None = None) -> Path:
 def load(path: str | Path | None = None) -> Config:
     """Loads the configuration. Raises `ConfigError` with a line for each mistake."""
     file = find(path)
+    return from_tables(_toml(file), file, os.environ)
+
+
+def from_tables(tables: Raw, file: Path, environment: Mapping[str, str]) -> Config:
+    """Returns the configuration of a file that would hold these tables. For the errors see `load`.
+
+    `environment` may override values. Relative paths begin at the file's folder.
+    """
     reading = _Reading(file.parent)
-    raw = reading.shaped(_toml(file))
-    for override in overrides(os.environ):
+    raw = reading.shaped(tables)
+    for override in overrides(environment):
         if isinstance(override, Override):
             reading.override(raw, override)
         else:

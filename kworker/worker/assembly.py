@@ -26,7 +26,7 @@ from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.pool_factory import HandlerPool
 from kworker.worker.idempotency import key
 from kworker.worker.idempotency.claim_client import ClaimClient
-from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread
+from kworker.worker.idempotency.claim_thread import ClaimPolicy, Claims, ClaimThread
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
 from kworker.worker.idempotency.redis_outbox import RedisOutbox
 from kworker.worker.idempotency.unclaimed import Unclaimed
@@ -38,8 +38,8 @@ from kworker.worker.publish.exactly_once import ExactlyOnce
 from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.producer_sizes import SizedProperties
-from kworker.worker.publish.publisher import Publisher
-from kworker.worker.publish.transactor import TransactionPolicy
+from kworker.worker.publish.publisher import Producer, Publisher
+from kworker.worker.publish.transactor import TransactionPolicy, Transactor
 from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
@@ -50,6 +50,26 @@ from kworker.worker.retries.policy import RetryPolicy
 from kworker.worker.topic_limits import TopicLimits
 
 _TRANSACTION_S = 10.0  # for each step of one
+
+
+def _redis_claims(url: str, *, prefix: str, owner: str, ttl_s: float) -> Claims:
+    from kworker.clients.redis import RedisClaims  # megabytes, for those who use it
+
+    return RedisClaims(url, prefix=prefix, owner=owner, ttl_s=ttl_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """The clients and clocks of a worker; `kworker.testing` has others than these.
+
+    `clock` returns monotonic seconds, `wall` seconds since 1970.
+    """
+
+    producer: Callable[[Mapping[str, Any]], Producer] = KafkaProducer
+    transactor: Callable[[Mapping[str, Any], str, float], Transactor] = KafkaTransactor
+    claims: Callable[..., Claims] = _redis_claims
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +90,7 @@ class Role:
     isolates: bool = True
     had: Mapping[PartitionId, str] = field(default_factory=dict)
     began: float = -math.inf
+    platform: Platform = Platform()
 
 
 def make_intake(config: Config) -> IntakePolicy:
@@ -96,16 +117,18 @@ def make_poll_loop(
         pool=pool,
         lanes=lanes,
         flow=flow,
-        decider=make_decider(config, limits, role.replay),
+        decider=make_decider(config, limits, role),
         rejections=Rejections(folder.rejected),
         quarantine=(
             Quarantine(config, folder.suspects, limits, shared) if role.isolates else NoQuarantine()
         ),
         claims=(
-            make_claims(config, folder, at_once, shared) if config.idempotency else Unclaimed(lanes)
+            make_claims(config, folder, at_once, shared, role.platform)
+            if config.idempotency
+            else Unclaimed(lanes)
         ),
         tells_dead=lambda topic: handlers.on_dead_of(topic) is not None,
-        clock=time.monotonic,
+        clock=role.platform.clock,
     )
     return PollLoop(
         consumer=role.reader,
@@ -119,6 +142,8 @@ def make_poll_loop(
         intake=role.intake,
         revoke_timeout_s=workers.revoke_timeout,
         had=role.had,
+        clock=role.platform.clock,
+        wall=role.platform.wall,
     )
 
 
@@ -133,7 +158,7 @@ def make_guarantee(
         _client: WorkerConsumer, committer: Committer, owned: Mapping[PartitionId, Partition]
     ) -> DeliveryGuarantee:
         publisher = Publisher(
-            lambda: KafkaProducer(sized.properties()), outbox, outdated=sized.outdated
+            lambda: role.platform.producer(sized.properties()), outbox, outdated=sized.outdated
         )
         return AtLeastOnce(publisher, committer, owned, outbox)
 
@@ -143,7 +168,7 @@ def make_guarantee(
         name = transactional_id(config, role.slot)
         limit_s = int(properties["transaction.timeout.ms"]) / 1000
         return ExactlyOnce(
-            lambda: KafkaTransactor(sized.properties(), name, _TRANSACTION_S),
+            lambda: role.platform.transactor(sized.properties(), name, _TRANSACTION_S),
             client,
             committer,
             owned,
@@ -156,17 +181,18 @@ def make_guarantee(
     return exactly_once if config.delivery.guarantee == "exactly-once" else at_least_once
 
 
-def make_decider(config: Config, limits: TopicLimits, replay: str) -> RetryDecider:
+def make_decider(config: Config, limits: TopicLimits, role: Role) -> RetryDecider:
     """Makes the object that decides whether a failed record is retried or becomes a dead letter."""
     retry = config.retry
     breaker = DeadLetterLimitPolicy.of(config.dead_letter.breaker)
     return RetryDecider(
         RetryPolicy(tuple(retry.delays), frozenset(retry.never), retry.mode == "hold"),
         FailureOutputs(
-            config.retry_topic, config.dead_letter.topic, limits, replay, config.requeue_topic
+            config.retry_topic, config.dead_letter.topic, limits, role.replay, config.requeue_topic
         ),
         DeadLetterLimit(breaker) if breaker else None,
         config.route,
+        role.platform.wall,
     )
 
 
@@ -179,25 +205,28 @@ def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspe
 
 
 def make_claims(
-    config: Config, folder: StateFolder, at_once: int, shared: SharedSuspects | None
+    config: Config,
+    folder: StateFolder,
+    at_once: int,
+    shared: SharedSuspects | None,
+    platform: Platform,
 ) -> ClaimClient:
     """Makes the client that claims records in Redis.
 
     `at_once` is the number of records that handlers may run at the same time.
     """
-    from kworker.clients.redis import RedisClaims
-
     chosen = config.idempotency
     assert chosen is not None
     owner = own_identity(config.instance)
     claiming = ClaimThread(
-        RedisClaims(chosen.redis, prefix=chosen.prefix, owner=owner, ttl_s=chosen.ttl),
+        platform.claims(chosen.redis, prefix=chosen.prefix, owner=owner, ttl_s=chosen.ttl),
         owner=owner,
         id_of=key.load(chosen.key),
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
         gone=LocalProcesses(config.instance).has_ended,
         outbox=RedisOutbox(folder.marks, owner),
         suspects=shared,
+        clock=platform.clock,
     )
     return ClaimClient(claiming, ClaimPrefetch(at_once), chosen.unavailable)
 

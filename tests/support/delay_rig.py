@@ -8,6 +8,7 @@ from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.consumer import MemoryConsumer
 from kworker.clients.memory.transactor import MemoryTransactor
+from kworker.clients.memory.watch import MemoryWatch
 from kworker.core.message import Fields, Headers, PartitionId
 from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
@@ -33,42 +34,6 @@ class Clocks:
     def go_on(self, ms: int) -> None:
         self.wall_ms += ms
         self.now_s += ms / 1000
-
-
-class Watching:
-    """What `KafkaWatch` would be told of the twin, at once."""
-
-    def __init__(self, kafka: MemoryKafka) -> None:
-        self._kafka = kafka
-        self._asked: list[str] = []
-        self._ends: list[PartitionId] = []
-        self._facts: list[str] = []
-
-    def ask_facts(self, topics: Iterable[str]) -> None:
-        self._facts = list(topics)
-
-    def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        asked, self._facts = self._facts, []
-        there = {name: topic for name in asked if (topic := self._kafka.topic(name))}
-        limits = {name: topic.max_message_bytes for name, topic in there.items()}
-        return (limits, {name: len(topic.logs) for name, topic in there.items()}) if asked else None
-
-    def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
-        self._ends = list(partitions)
-
-    def ends(self) -> dict[PartitionId, int] | None:
-        asked, self._ends = self._ends, []
-        return {at: self._kafka.log(at).high for at in asked} or None
-
-    def ask_partitions(self, topics: Iterable[str]) -> None:
-        self._asked = list(topics)
-
-    def partitions(self) -> dict[str, int] | None:
-        asked, self._asked = self._asked, []
-        if not asked or not self._kafka.up:
-            return {} if asked else None
-        there = {name: self._kafka.topic(name) for name in asked}
-        return {name: len(topic.logs) for name, topic in there.items() if topic is not None}
 
 
 class Member(MemoryConsumer):
@@ -123,7 +88,7 @@ class DelayBench:
         self.loop = DelayLoop(
             self.assignment,
             self.forwarder,
-            Watching(kafka),
+            MemoryWatch(kafka),
             Routes(REQUEUE, DEAD, delays),
             FencingJudge(name, FencePolicy(limit_s=30.0), began),
             lambda: clocks.now_s,

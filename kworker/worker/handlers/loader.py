@@ -106,6 +106,16 @@ def load(config: Config) -> Handlers:
     return Handlers(loaded.get(config.handler), routes)
 
 
+def of_callable(config: Config, found: Any) -> Handlers:
+    """Returns the handlers of a process in which `found` handles the records of all topics.
+
+    `found` is a function, a class or an instance, as a configuration could name it. For the errors
+    see `load`.
+    """
+    name = getattr(found, "__qualname__", type(found).__qualname__)
+    return Handlers(_handler(config, name, found), {})
+
+
 def find(reference: str) -> Any:
     """Returns the callable that `module:name` names. Raises ConfigError if there is none."""
     module_name, _, name = reference.partition(":")

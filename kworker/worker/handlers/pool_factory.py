@@ -1,5 +1,8 @@
 """Makes the pool and the encoder that the configuration and the handlers ask for."""
 
+import time
+from collections.abc import Callable
+
 from kworker.config.model import Config
 from kworker.instance.scoreboard import Slot
 from kworker.worker.handlers.async_pool import AsyncPool
@@ -15,9 +18,16 @@ HandlerPool = ThreadPool | AsyncPool | BatchPool
 
 
 def make_pool(
-    config: Config, slot: Slot, handlers: Handlers, encoder: ResultEncoder
+    config: Config,
+    slot: Slot,
+    handlers: Handlers,
+    encoder: ResultEncoder,
+    clock: Callable[[], float] = time.monotonic,
 ) -> HandlerPool:
-    """Makes the pool that fits the handlers: threads, an event loop, or batches on either."""
+    """Makes the pool that fits the handlers: threads, an event loop, or batches on either.
+
+    Batches wait on `clock`, in seconds.
+    """
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
     count = config.workers.concurrency if handlers.is_async else config.workers.threads
     if handlers.batchings:
@@ -27,7 +37,7 @@ def make_pool(
             if handlers.is_async
             else ThreadRunners(make_run_batch(handlers, encoder, timeout_s, attempts), count)
         )
-        return BatchPool(handlers, runners, hands)
+        return BatchPool(handlers, runners, hands, clock)
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
         return AsyncPool(make_async_invoke(handlers, encoder, timeout_s, attempts), hands)
