@@ -52,10 +52,15 @@ def find(path: str | Path | None = None) -> Path:
     )
 
 
-def load(path: str | Path | None = None) -> Config:
-    """Loads the configuration. Raises `ConfigError` with a line for each mistake."""
+def load(path: str | Path | None = None, changes: Raw | None = None) -> Config:
+    """Loads the configuration. Raises `ConfigError` with a line for each mistake.
+
+    `changes` are tables whose values replace those of the file.
+    """
     file = find(path)
-    return from_tables(_toml(file), file, os.environ)
+    tables = _toml(file)
+    _merge(tables, changes or {})
+    return from_tables(tables, file, os.environ)
 
 
 def from_tables(tables: Raw, file: Path, environment: Mapping[str, str]) -> Config:

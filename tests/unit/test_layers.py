@@ -16,7 +16,7 @@ FLOORS = (
     ("dead_letters", "sandbox", "spark", "worker"),
     ("delay", "preflight", "replay"),
     ("supervisor",),
-    ("cli", "console"),
+    ("cli", "console", "testing"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 KEPT_FROM_CORE = {

@@ -1,0 +1,227 @@
+"""A service in memory: one worker and one delay process in one thread, on a virtual clock."""
+
+import time
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any
+
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.clients.memory.consumer import MemoryConsumer
+from kworker.clients.memory.producer import MemoryProducer
+from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims
+from kworker.clients.memory.transactor import MemoryTransactor
+from kworker.clients.memory.watch import MemoryWatch
+from kworker.config.client_properties import delay_group
+from kworker.config.model import Config
+from kworker.config.topics import delay_ms, delay_pattern, own_topics, written_topics
+from kworker.core.message import PartitionId, RawMessage
+from kworker.delay.assignment import DelayAssignment
+from kworker.delay.forwarder import Forwarder
+from kworker.delay.loop import DelayLoop
+from kworker.delay.partitions import HoldPolicy
+from kworker.delay.routes import Routes
+from kworker.instance.scoreboard import Scoreboard, hands_of
+from kworker.testing.virtual_clock import VirtualClock
+from kworker.worker.assembly import Platform, Role, make_intake, make_poll_loop
+from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.pool_factory import make_encoder, make_pool
+from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
+from kworker.worker.topic_limits import TopicLimits
+
+STEADY_TURNS = 3  # without progress, in which the clock stands still; then a turn lasts
+TURN_S = 0.01  # on the virtual clock
+CALM_TURNS = 30  # without progress, after which the clock goes on to the next event
+_LEAP_S = 1.0, 3600.0  # the first and the longest, where no next event is known
+_HOLD = HoldPolicy(records_max=10_000, bytes_max=32 << 20)
+_FENCE_S = 60.0
+
+
+class MemoryService:
+    """Runs handlers over records in Kafka in memory. Used by one thread, beside the handlers'."""
+
+    def __init__(self, config: Config, handlers: Handlers, records: Iterable[RawMessage]) -> None:
+        self.clock = VirtualClock()
+        self.kafka = MemoryKafka(self.clock.wall)
+        self._config = config
+        self._sources = self._write(list(records))
+        limits = self._make_topics()
+        redis = MemoryRedis(self.clock.monotonic)
+        platform = Platform(
+            producer=lambda properties: MemoryProducer(self.kafka, properties),
+            transactor=self._transactor,
+            claims=lambda _url, **options: MemoryRedisClaims(redis, **options),
+            clock=self.clock.monotonic,
+            wall=self.clock.wall,
+        )
+        consumers: list[MemoryConsumer] = []
+
+        def reader(listener: Any) -> MemoryConsumer:
+            properties = {"group.id": config.name, "enable.partition.eof": True}
+            consumers.append(MemoryConsumer(self.kafka, properties, listener))
+            return consumers[0]
+
+        role = Role(
+            0,
+            reader,
+            self.kafka.identities,
+            make_intake(config),
+            isolates=False,
+            platform=platform,
+        )
+        slot = Scoreboard(1, hands_of(config.workers)).slots[0]
+        encoder = make_encoder(config, limits)
+        self._pool = make_pool(config, slot, handlers, encoder, self.clock.monotonic)
+        self._loop = make_poll_loop(config, role, self._pool, handlers, limits)
+        self._delay = self._make_delay_loop() if config.retry.delays else None
+        consumers[0].subscribe([*self._sources, config.requeue_topic])
+
+    def run(self, limit_s: float, timeout_s: float) -> None:
+        """Turns until all records have ended. Raises AssertionError if they do not.
+
+        `limit_s` is the limit on the virtual clock, `timeout_s` the limit on the true one.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._pool.start()
+        self._loop.dispatch.start()
+        calm, leap_s, seen = 0, _LEAP_S[0], self._progress()
+        while not self._is_done():
+            self._turn()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not done after {timeout_s:g} s: {self._unfinished()}")
+            if self._pool.has_work:
+                continue  # a handler takes true time
+            calm = calm + 1 if seen == (seen := self._progress()) else 0
+            if not calm:
+                leap_s = _LEAP_S[0]
+            if calm < CALM_TURNS:
+                self.clock.go_on(TURN_S if calm > STEADY_TURNS else 0.0)
+                continue
+            calm = 0
+            self.clock.go_on(self._next_event_s() or leap_s)
+            leap_s = min(2 * leap_s, _LEAP_S[1])
+            if self.clock.passed_s > limit_s:
+                raise AssertionError(
+                    f"not done after {limit_s:g} s on the service's clock: {self._unfinished()}"
+                )
+
+    def stop(self) -> None:
+        """Ends the threads of handlers and claims; a handler that runs is not waited for."""
+        self._pool.stop()
+        self._loop.dispatch.end(time.monotonic() + 1.0)
+
+    def committed(self) -> dict[PartitionId, int]:
+        """Returns the committed position of each source partition."""
+        found = self.kafka.committed(self._config.name)
+        return {at: position for at, position in found.items() if at[0] in self._sources}
+
+    def _write(self, records: list[RawMessage]) -> list[str]:
+        """Writes the records to their topics, which it creates; returns the topics' names."""
+        topics = list(dict.fromkeys([*self._config.source.topics, *(r.topic() for r in records)]))
+        for topic in topics:
+            own = [record.partition() for record in records if record.topic() == topic]
+            self.kafka.create(topic, max(own, default=0) + 1)
+        for record in records:
+            self.kafka.append(
+                record.topic(),
+                record.partition(),
+                value=record.value(),
+                key=record.key(),
+                headers=tuple(record.headers() or ()),
+                timestamp=record.timestamp()[1],
+            )
+        return topics
+
+    def _make_topics(self) -> TopicLimits:
+        for name in {*own_topics(self._config), *written_topics(self._config)}:
+            self.kafka.create(name)
+        limits = TopicLimits(written_topics(self._config))
+        watch = MemoryWatch(self.kafka)
+        watch.ask_facts(limits.topics)
+        if facts := watch.facts():
+            limits.update(*facts)
+        return limits
+
+    def _make_delay_loop(self) -> DelayLoop:
+        config, name = self._config, "delay"
+        forwarder = Forwarder(lambda: self._transactor({}, name, 0.0))
+        group = {"group.id": delay_group(config), "enable.partition.eof": True}
+        consumers: list[MemoryConsumer] = []
+
+        def consumer(assignment: DelayAssignment) -> MemoryConsumer:
+            consumers.append(MemoryConsumer(self.kafka, group, assignment))
+            return consumers[0]
+
+        assignment = DelayAssignment(
+            consumer,
+            lambda topic: delay_ms(config, topic),
+            _HOLD,
+            forwarder.open,
+            lambda: True,
+        )
+        delays = {config.retry_topic(delay): round(delay * 1000) for delay in config.retry.delays}
+        loop = DelayLoop(
+            assignment,
+            forwarder,
+            MemoryWatch(self.kafka),
+            Routes(config.requeue_topic, config.dead_letter.topic, delays),
+            FencingJudge(name, FencePolicy(_FENCE_S), -inf),
+            self.clock.monotonic,
+            self.clock.wall_ms,
+        )
+        consumers[0].subscribe([delay_pattern(config)])
+        return loop
+
+    def _transactor(
+        self, properties: Mapping[str, Any], name: str, timeout_s: float
+    ) -> MemoryTransactor:
+        return MemoryTransactor(self.kafka, properties, name, timeout_s)
+
+    def _turn(self) -> None:
+        self._loop.turn()
+        if self._delay:
+            self._delay.turn()
+
+    def _progress(self) -> tuple[int, ...]:
+        """Returns numbers of which one changes when anything happens."""
+        topics = [*self._sources, *written_topics(self._config), self._config.requeue_topic]
+        ends = (log.high for name in topics if (t := self.kafka.topic(name)) for log in t.logs)
+        groups = (self._config.name, delay_group(self._config))
+        positions = (sum(self.kafka.committed(group).values()) for group in groups)
+        return (*ends, *positions, self._loop.flow.records)
+
+    def _is_done(self) -> bool:
+        waiting = [*self._sources, self._config.requeue_topic]
+        delays = [self._config.retry_topic(delay) for delay in self._config.retry.delays]
+        return self._is_read(self._config.name, waiting) and self._is_read(
+            delay_group(self._config), delays
+        )
+
+    def _is_read(self, group: str, topics: Iterable[str]) -> bool:
+        """Returns True if the group has committed positions behind all records of the topics."""
+        committed = self.kafka.committed(group)
+        return all(
+            record.offset() < committed.get((record.topic(), record.partition()), 0)
+            for topic in topics
+            for record in self.kafka.records(topic)
+        )
+
+    def _next_event_s(self) -> float | None:
+        """Returns the seconds until the next record is due; None if no time is known."""
+        due = [self._loop.dispatch.next_due() or inf]
+        if self._delay:
+            waiting = [due_ms for _, due_ms in self._delay.waiting().values() if due_ms is not None]
+            due += [ms / 1000 - self.clock.wall() + self.clock.monotonic() for ms in waiting]
+        left_s = min(due) - self.clock.monotonic()
+        return left_s + TURN_S if 0 < left_s < inf else None
+
+    def _unfinished(self) -> str:
+        committed = self.kafka.committed(self._config.name)
+        left = [
+            f"{record.topic()}:{record.partition()}:{record.offset()}"
+            for topic in self._sources
+            for record in self.kafka.records(topic)
+            if record.offset() >= committed.get((topic, record.partition()), 0)
+        ]
+        problems = "; ".join(self._loop.problems)
+        reasons = f" ({problems})" if problems else ""
+        return f"{', '.join(left) or 'retries'} did not end{reasons}"

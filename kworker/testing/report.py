@@ -1,0 +1,116 @@
+"""What a service did with its records, as a test reads it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kworker.core import headers as names
+from kworker.core.headers import Envelope, Source, restored
+from kworker.core.message import Fields, HeaderList, PartitionId
+from kworker.dead_letters.dead_letter import DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedResult:
+    """A result in its topic. `headers` are those that the handler gave, without kworker's."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList
+    source: Source
+
+    def json(self) -> Any:
+        """Returns the value, parsed as JSON."""
+        return json.loads(self.value or b"null")
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedRun:
+    """A run that waited in a delay topic.
+
+    `attempt` is its number, `wait_s` the seconds for which it had to wait in all (to a tenth), and
+    `error` the failure of the run before.
+    """
+
+    source: Source
+    attempt: int
+    wait_s: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRecord:
+    """A dead letter: the record as it was, and why it failed.
+
+    `attempt` is the number of its last run.
+    """
+
+    source: Source
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList
+    reason: str
+    exception: str
+    message: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """All that became of the records, in the order in which it was written.
+
+    `committed` has the committed position of each source partition. `passed_s` are the seconds that
+    passed on the service's clock.
+    """
+
+    results: list[PublishedResult]
+    retries: list[DelayedRun]
+    dead: list[DeadRecord]
+    committed: Mapping[PartitionId, int]
+    passed_s: float
+
+    def values(self) -> list[Any]:
+        """Returns the values of all results, parsed as JSON."""
+        return [result.json() for result in self.results]
+
+
+def published_result(raw: Fields) -> PublishedResult:
+    own, others = _parted(raw)
+    source = Source.parse(own[names.SOURCE])
+    return PublishedResult(raw.topic(), raw.key(), raw.value(), others, source)
+
+
+def delayed_run(raw: Fields) -> DelayedRun:
+    envelope = Envelope.open(raw.headers() or ())
+    error = (_parted(raw)[0].get(names.ERROR) or b"").decode()
+    wait_s = round((envelope.due_ms - raw.timestamp()[1]) / 1000, 1)
+    return DelayedRun(envelope.source, envelope.attempt, wait_s, error)
+
+
+def dead_record(raw: Fields) -> DeadRecord:
+    letter = DeadLetter.of(raw)
+    assert letter.source is not None
+    return DeadRecord(
+        letter.source,
+        letter.key,
+        letter.value,
+        letter.headers,
+        letter.reason,
+        letter.exception,
+        letter.message,
+        letter.attempt,
+    )
+
+
+def _parted(raw: Fields) -> tuple[dict[str, bytes], HeaderList]:
+    """Returns kworker's own headers by name, and all others under their original names."""
+    own: dict[str, bytes] = {}
+    others: HeaderList = []
+    for name, value in raw.headers() or ():
+        if name.startswith("kworker-") and not name.startswith("kworker-in-"):
+            own[name] = value or b""
+        else:
+            others.append((name, value))
+    return own, restored(others)

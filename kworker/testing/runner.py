@@ -1,0 +1,101 @@
+"""Runs a handler over records, as the service would."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kworker.config import toml_file
+from kworker.config.model import Config
+from kworker.core.message import Fields, RawMessage
+from kworker.message import Message
+from kworker.testing.memory_service import MemoryService
+from kworker.testing.messages import TOPIC, without_source
+from kworker.testing.report import RunReport, dead_record, delayed_run, published_result
+from kworker.worker.handlers import loader
+
+LIMIT_S = 30 * 86_400.0
+TIMEOUT_S = 60.0
+
+
+def run(
+    handler: Callable[..., Any] | None,
+    records: Iterable[Any],
+    *,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    limit_s: float = LIMIT_S,
+    timeout_s: float = TIMEOUT_S,
+) -> RunReport:
+    """Runs records through a handler until each has ended, and reports what became of them.
+
+    The real worker and the real delay process run here, with Kafka and Redis in memory. Their clock
+    stands still while a handler runs, and passes at once while records only wait. What is not here:
+    other processes, so that a handler that ends its process ends the test.
+
+    Args:
+        handler: A function, a class or an instance, as the configuration could name one. None takes
+            the handlers that `config` names.
+        records: Messages from `message`, which may name a topic and a partition, or only values.
+            Offsets are given in order, as Kafka does.
+        config: The path of a `kworker.toml`. Without it, the defaults apply.
+        settings: Tables that replace values of it, such as `{"retry": {"delays": ["10s", "1h"]}}`.
+        limit_s: Seconds that may pass on the service's clock.
+        timeout_s: Seconds that may pass on yours.
+
+    Raises:
+        AssertionError: a record has not ended within the limits, or has a topic of no handler.
+        ConfigError: the configuration or the handler's signature is wrong.
+    """
+    given = [without_source(record) for record in records]
+    with tempfile.TemporaryDirectory(prefix="kworker-testing-") as folder:
+        loaded = _configured(config, settings or {}, given, Path(folder))
+        handlers = loader.of_callable(loaded, handler) if handler else loader.load(loaded)
+        service = MemoryService(loaded, handlers, [_raw(record, loaded) for record in given])
+        try:
+            service.run(limit_s, timeout_s)
+        finally:
+            service.stop()
+            handlers.close()
+    return _report(service, loaded)
+
+
+def _configured(
+    config: str | Path | None, settings: Mapping[str, Any], given: list[Message], folder: Path
+) -> Config:
+    if config is not None:
+        loaded = toml_file.load(config, dict(settings))
+    else:
+        topics = list(dict.fromkeys(record.topic for record in given)) or [TOPIC]
+        tables: dict[str, Any] = {
+            "name": "test",
+            "handler": "handlers:handle",  # not imported where a handler is given
+            "source": {"topics": topics},
+            "kafka": {"bootstrap.servers": "memory:9092"},
+            **settings,
+        }
+        loaded = toml_file.from_tables(tables, Path.cwd() / "kworker.toml", {})
+    return loaded.model_copy(update={"state_dir": folder})
+
+
+def _raw(record: Message, config: Config) -> RawMessage:
+    """Returns the record to write; one that names no topic is of the first source topic."""
+    sources, topic = config.source.topics, record.topic
+    if topic == TOPIC and sources and TOPIC not in sources:
+        topic = sources[0]
+    at = (topic, record.partition, record.offset)
+    return Fields(at, record.timestamp, record.key, record.value, record.headers)
+
+
+def _report(service: MemoryService, config: Config) -> RunReport:
+    kafka = service.kafka
+    results = dict.fromkeys([config.delivery.results, *config.delivery.topics])
+    delays = dict.fromkeys(config.retry_topic(delay) for delay in config.retry.delays)
+    retries = [delayed_run(raw) for topic in delays for raw in kafka.records(topic)]
+    return RunReport(
+        [published_result(raw) for topic in results for raw in kafka.records(topic)],
+        sorted(retries, key=lambda each: (each.source.place, each.attempt)),
+        [dead_record(raw) for raw in kafka.records(config.dead_letter.topic)],
+        service.committed(),
+        service.clock.passed_s,
+    )
