@@ -39,7 +39,8 @@ class RollingRestart:
 
     def turn(self, now: float) -> None:
         if self._current and self._is_replaced(*self._current):
-            _LOG.info(f"worker {self._current[0]} replaced", left=len(self._waiting))
+            left = len(self._waiting)
+            _LOG.info(f"worker {self._current[0]} was replaced; {left} more are to be replaced")
             self._current = None
         if self._current is None and self._waiting:
             self._begin(self._waiting.popleft(), now)

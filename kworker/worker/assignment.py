@@ -153,7 +153,8 @@ class Assignment:
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
         """Returns the offset at which the partition's log begins; None if no broker answers."""
         _LOG.warning(
-            "topic was deleted and created again; the partition is read from its first offset",
+            "topic was deleted and created again; the partition is read from its first offset, not"
+            " from the committed position",
             partition=f"{at[0]}/{at[1]}",
             position=held and held.position,
         )

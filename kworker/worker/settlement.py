@@ -88,7 +88,7 @@ class Settlement:
 
     @property
     def busy(self) -> bool:
-        """True while an answer of Kafka is expected soon."""
+        """True while outputs are not yet in Kafka, or a step of a transaction is under way."""
         return bool(self._outbox.pending) or self.guarantee.busy
 
     def is_complete(self, partitions: Collection[Partition]) -> bool:

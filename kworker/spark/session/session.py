@@ -39,8 +39,9 @@ def open_session(
 ) -> SparkSession:
     """Starts the JVM and the session, which takes seconds. Spark logs to stderr, from WARN up.
 
-    The JVM holds the lease, too, until it ends. Table formats in `missing_formats` are not set up.
-    `options` are more options for the JVM.
+    The JVM inherits the locked files of `lease`, so that no other job takes the checkpoints before
+    the JVM has ended. Table formats in `missing_formats` are not set up. `options` are more options
+    for the JVM.
     """
     folder = config.state_dir / "spark"
     _clear_scratch_folder(folder)

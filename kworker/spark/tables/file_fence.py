@@ -1,4 +1,4 @@
-"""The fence of plain Parquet files, which have no log: still each row is in the table once."""
+"""The fence of plain Parquet files: numbered files, the seals, stand in for a log of commits."""
 
 import json
 import os

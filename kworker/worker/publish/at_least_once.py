@@ -26,7 +26,7 @@ class DeliveryGuarantee(Protocol):
 
     @property
     def busy(self) -> bool:
-        """True if an answer of Kafka is expected soon."""
+        """True while a step of a transaction is under way."""
 
     @property
     def positions_readable(self) -> bool:

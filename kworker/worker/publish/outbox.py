@@ -44,8 +44,8 @@ class Outbox:
     `let_go` gives it up. A pending record is in exactly one place: in one of the containers that
     `__iter__` covers; in `undeliverable`, until the poll loop decides about the record; in the
     batch that is being produced; or in a transaction of which it is unknown whether it was
-    committed. Records that a topic refused wait in `refusals`, and do not delay records of other
-    topics.
+    committed. `__iter__` covers `refusals`, too: in there wait the records with an output that its
+    topic refused for now. They do not delay records whose outputs go to other topics.
     """
 
     def __init__(self, policy: OutboxPolicy, limits: TopicLimits | None = None) -> None:
