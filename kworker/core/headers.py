@@ -50,7 +50,7 @@ SourcePosition = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The origin of a record: position and timestamp (ms) in its source topic."""
+    """Where a record stands in its source topic, and its timestamp there, in ms since 1970."""
 
     topic: str
     partition: int
