@@ -143,6 +143,37 @@ def test_a_limit_that_was_raised_is_used_without_a_new_start(kafka: MemoryKafka,
 
 
 @BOTH
+def test_a_raised_limit_is_used_while_a_batch_or_transaction_is_open(
+    kafka: MemoryKafka, name: str
+) -> None:
+    """The producer of what is under way would refuse what the topic takes now."""
+    bench = bench_of(kafka, 5, name)
+
+    def turn(count: int = 1) -> None:
+        """Shorter than the commit interval: what is open stays open."""
+        for _ in range(count):
+            bench.clock.now += 0.01
+            bench.poll_loop.turn()
+
+    end(bench, [0])
+    turn(4)
+    end(bench, [1])
+    turn()
+    limit(kafka, RESULTS, 10_000_000)
+    large = bench.holds(b"2")
+    output = Output(RESULTS, b"k2", b"2".ljust(2_000_000, b"."), [])
+    bench.pool.end(large, Failed(TooLarge("it was 1 MB", [output])))
+    turn()
+    bench.learn()
+    end(bench, [3])
+    turn()
+    end(bench, [4])
+    until_idle(bench)
+    assert sorted(written(kafka)) == [0, 1, 2, 3, 4]
+    assert reasons(kafka) == []
+
+
+@BOTH
 @pytest.mark.parametrize("raised", [True, False])
 def test_before_a_result_is_too_large_the_limit_is_asked_for(
     kafka: MemoryKafka, name: str, raised: bool

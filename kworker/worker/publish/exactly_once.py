@@ -188,15 +188,18 @@ class ExactlyOnce:
 
         If a flush is due, the transaction takes no more outputs after these.
         """
-        if self._outdated() and not self._batch.torn:
+        outdated = self._outdated()
+        if outdated and not self._batch.torn:
+            # The present producer may refuse what the topics take now.
             if self._step is TransactionStep.READY:
                 self._replace(now, TransactionStep.AWAY)
-                return
-            self._flush_due = True
+            else:
+                self._close_batch(now)
+            return
         if self._step is TransactionStep.READY and not self._begin(now):
             return
         try:
-            filled = self._batch.fill(self._transactor.queue, now)
+            filled = self._batch.fill(self._transactor.queue, now, only_torn=outdated)
         except Broken as broken:
             self._abort(now, broken=self._transactor.problem() or str(broken))
             return
@@ -207,8 +210,11 @@ class ExactlyOnce:
         if self._batch.spoiled:
             self._spoil()
         elif self._flush_due and not self._batch.torn:
-            self._flush_due = False
-            self._enter(TransactionStep.CLOSING, now)
+            self._close_batch(now)
+
+    def _close_batch(self, now: float) -> None:
+        self._flush_due = False
+        self._enter(TransactionStep.CLOSING, now)
 
     def _begin(self, now: float) -> bool:
         """Begins a transaction; returns False if there is nothing to send, or Kafka refuses."""

@@ -38,8 +38,11 @@ class OutputBatch:
         self._torn: Record | None = None  # taken from the outbox, and produced in part
         self._sent = 0  # so many of its outputs are out
 
-    def fill(self, produce: Produce, now: float) -> FillResult:
-        """Produces waiting outputs into the batch. Raises Broken if the transaction fails."""
+    def fill(self, produce: Produce, now: float, *, only_torn: bool = False) -> FillResult:
+        """Produces waiting outputs into the batch. Raises Broken if the transaction fails.
+
+        With `only_torn`, produces no more than the rest of the record that is produced in part.
+        """
         outbox, torn = self._outbox, self._torn
         if torn is None:
             outbox.update(now)
@@ -48,7 +51,7 @@ class OutputBatch:
             outbox.waiting.appendleft(torn)
         waiting, refusals, batch = outbox.waiting, outbox.refusals, self.records
         backing_off = refusals.backing_off
-        for _ in range(min(PRODUCE_MOST, len(waiting))):
+        for _ in range(1 if only_torn else min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
             outputs = outputs_of(record)
             sent = self._sent if record is torn else 0

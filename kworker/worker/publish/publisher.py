@@ -111,12 +111,14 @@ class Publisher:
             self._replace(now, "no acknowledgement, though the brokers answer")
 
     def _produce(self, now: float) -> None:
-        if self._outdated() and not self._batch.torn:
+        outdated = self._outdated()
+        if outdated and not self._batch.torn:
             self.close_batch(now)
             if self._closing:
                 return
-            self._producer = self._make()
-        if self._batch.fill(self._producer.produce, now) is not FillResult.ALL:
+            self._producer, outdated = self._make(), False
+        filled = self._batch.fill(self._producer.produce, now, only_torn=outdated)
+        if filled is not FillResult.ALL:
             self.close_batch(now)
 
     def _finish(self, now: float) -> list[Record]:

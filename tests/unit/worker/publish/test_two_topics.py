@@ -33,7 +33,7 @@ class Stage:
         outputs = [Output(topic, None, b"%d" % offset, []) for topic in topics]
         self.backlog.add([with_outputs(a_record(self._partition, offset), outputs)])
 
-    def turn(self) -> None:
+    def turn(self, *, only_torn: bool = False) -> None:
         """Produces what may be produced, and hears its reports."""
         self.now += 0.5
         sent: list[tuple[Record, Output]] = []
@@ -50,7 +50,7 @@ class Stage:
             assert isinstance(record, Record)
             sent.append((record, output))
 
-        self.batch.fill(produce, self.now)
+        self.batch.fill(produce, self.now, only_torn=only_torn)
         for record, output in sent:
             if (record.offset, output.topic) in self.invalid:
                 record(INVALID, Fields((output.topic, 0, -1), 0, None, None, ()))
@@ -119,3 +119,18 @@ def test_a_successor_does_not_part_another_records_outputs() -> None:
     stage.turn()
     assert sorted(stage.written) == [(0, "dead"), (1, "a"), (1, "a")]
     assert (sorted(stage.settled), stage.backlog.pending) == ([0, 1], 0)
+
+
+def test_only_the_rest_of_a_torn_record_goes_to_an_outdated_producer() -> None:
+    """It may refuse the next record, which is larger than its topic took before."""
+    stage = Stage()
+    stage.add(0, "a", "a")
+    stage.add(1, "a")
+    stage.room = 1
+    stage.turn()
+    assert stage.batch.torn
+    stage.room = None
+    stage.turn(only_torn=True)
+    assert stage.written == [(0, "a"), (0, "a")]
+    stage.turn()
+    assert stage.settled == [0, 1]
