@@ -1,4 +1,4 @@
-"""`kworker init`: writes a first configuration and a first handler."""
+"""`kworker init`: writes a first configuration, a first handler and its test."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ handler = "handlers:handle"          # module:function, from this folder
 topics = ["greetings"]               # the handler is called for each record
 
 [kafka]                              # any librdkafka property, for every client
-"bootstrap.servers" = "127.0.0.1:9092"
+"bootstrap.servers" = "BOOTSTRAP"
 
 [workers]
 processes = 2
@@ -45,22 +45,63 @@ def handle(message: Message) -> dict[str, str]:
     return {"greeting": f"hello, {message.text()}"}
 '''
 
-FILES = {"kworker.toml": CONFIGURATION, "handlers.py": HANDLERS}
+TEST = '''\
+"""Tests of the handlers, without a server: python -m pytest"""
+
+
+def test_each_record_is_greeted(kworker_run):
+    report = kworker_run([b"world", b"moon"])
+    assert report.values() == [{"greeting": "hello, world"}, {"greeting": "hello, moon"}]
+    assert report.dead == []
+'''
+
+IGNORED = """\
+.kworker/
+.sandbox/
+data/
+__pycache__/
+"""
+
+FILES = {"kworker.toml": CONFIGURATION, "handlers.py": HANDLERS, "test_handlers.py": TEST}
+SANDBOX = Path(".sandbox")
+_BOOTSTRAP = "127.0.0.1:9092"
 
 
 @app.command("init", rich_help_panel=PREPARE_PANEL)
 def init() -> None:
-    """Write a first kworker.toml and handlers.py into the current folder."""
+    """Write a first kworker.toml, handlers.py and its test into the current folder.
+
+    If a sandbox runs in this folder, the configuration has its address. A .gitignore is written
+    unless there is one.
+    """
     for name in FILES:
         if Path(name).exists():
             raise UsageError(f"{Path(name).absolute()} exists already; nothing was written")
+    bootstrap = _sandbox()
     for name, text in FILES.items():
-        # Mode "x": a file that appeared meanwhile is not overwritten.
-        with Path(name).open("x", encoding="utf-8") as file:
-            file.write(text)
-        typer.echo(f"wrote {name}")
+        _write(name, text.replace("BOOTSTRAP", bootstrap or _BOOTSTRAP))
+    if not Path(".gitignore").exists():
+        _write(".gitignore", IGNORED)
+    first = f"Kafka is {bootstrap}, of the sandbox" if bootstrap else "kworker sandbox up"
     typer.echo(
-        "next: kworker sandbox up"
+        f"next: {first}"
         " · kworker topics create --partitions 4 --replication 1"
         " · kworker check --online · kworker start"
     )
+
+
+def _sandbox() -> str | None:
+    """Returns the address of the Kafka of the sandbox in this folder; None if none runs."""
+    if not SANDBOX.is_dir():
+        return None
+    from kworker.sandbox import Sandbox
+
+    status = Sandbox(SANDBOX).status()
+    return status.bootstrap if status.running else None
+
+
+def _write(name: str, text: str) -> None:
+    # Mode "x": a file that appeared meanwhile is not overwritten.
+    with Path(name).open("x", encoding="utf-8") as file:
+        file.write(text)
+    typer.echo(f"wrote {name}")

@@ -26,6 +26,7 @@ from kworker.preflight.preflight import before_start
 from kworker.preflight.redis import check_redis
 from kworker.preflight.spark import check_spark
 from tests.e2e.conftest import Kworker
+from tests.support.bare_service import python
 from tests.support.kafka import commit, delete_topic, led
 from tests.support.redis import own_redis
 from tests.support.waiting import eventually
@@ -494,6 +495,9 @@ def test_init_writes_what_check_accepts_and_never_twice(
     monkeypatch.chdir(tmp_path)
     assert kworker("init").returncode == 0
     assert kworker("check").returncode == 0
+    assert ".kworker/" in (tmp_path / ".gitignore").read_text()
+    tested = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
     again = kworker("init")
     assert again.returncode == 2
     assert again.stderr == f"kworker: {tmp_path}/kworker.toml exists already; nothing was written\n"

@@ -86,6 +86,17 @@ def test_a_second_up_does_not_change_the_running_brokers(
     assert refused.stderr.count("\n") == 1
 
 
+def test_init_takes_the_address_of_a_sandbox_that_runs_here(
+    sandbox: Sandbox, kworker: Kworker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".sandbox").symlink_to(sandbox.folder)
+    told = kworker("init")
+    assert told.returncode == 0, told.stderr
+    assert f"Kafka is {sandbox.bootstrap}, of the sandbox" in told.stdout
+    assert f'"bootstrap.servers" = "{sandbox.bootstrap}"' in Path("kworker.toml").read_text()
+
+
 def test_status_tells_programs_what_runs_where(sandbox: Sandbox, kworker: Kworker) -> None:
     """Scripts take the addresses from it."""
     told = kworker("sandbox", "status", "--dir", sandbox.folder, "--json")
