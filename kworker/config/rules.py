@@ -151,8 +151,9 @@ def idempotency(config: Settings) -> Iterator[Problem]:
 def console(config: Settings) -> Iterator[Problem]:
     """Checks the console's address, and that a token guards it where other hosts reach it."""
     text, token = config.console.listen, config.console.token
-    if token and len(token) < _TOKEN_LENGTH:
-        yield Problem(("console", "token"), f"expected at least {_TOKEN_LENGTH} characters")
+    if token and not (len(token) >= _TOKEN_LENGTH and token.isascii() and token.isprintable()):
+        expected = f"expected at least {_TOKEN_LENGTH} characters, all of them printable ASCII"
+        yield Problem(("console", "token"), expected)
     if not text:
         return
     try:

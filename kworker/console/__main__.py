@@ -11,18 +11,22 @@ from setproctitle import setproctitle
 
 from kworker import log
 from kworker.config.model import LogSettings
+from kworker.instance.proc import raise_oom_score
 
 _NICENESS = 10  # the records come first, also while this process imports its libraries
+_OOM_SCORE_MORE = 200  # where memory is short, this process goes before any worker
 
 
 def main() -> None:
     """Serves until SIGTERM, which the kernel sends when the supervisor ends."""
     arguments = _arguments()
     os.nice(_NICENESS)
+    raise_oom_score(_OOM_SCORE_MORE)
     setproctitle(f"kworker: console [{arguments.name}]")
     log.configure(LogSettings(format=arguments.log_format, level=arguments.log_level))
     log.identify(process="console")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # It warns of each request that is no HTTP, and anybody who can connect may send such.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
     from kworker.console.app import make_app
     from kworker.console.guard import AccessGuard

@@ -1,5 +1,6 @@
 """The answers of the console: the page, JSON, metrics and probes."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +32,10 @@ def make_app(source: StatusSource) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         snapshot = await source.latest()
-        encode, media = choose_encoder(request.headers.get("accept", ""))
+        try:
+            encode, media = choose_encoder(request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # an odd version in it
+            encode, media = choose_encoder("")
         return Response(encode(Metrics(snapshot)), headers={"content-type": media})
 
     def probe(path: str, judge: Callable[[Snapshot], list[str]]) -> Route:
@@ -40,8 +44,9 @@ def make_app(source: StatusSource) -> Starlette:
             problems = judge(snapshot)
             told: dict[str, Any] = {"ok": not problems}
             if request.state.trusted:
-                state = snapshot.document["state"] if snapshot.document else None
-                told |= {"state": state, "reasons": problems}
+                document = snapshot.document or {"name": None, "state": None}
+                told |= {name: document[name] for name in ("name", "state")}
+                told["reasons"] = problems
             return _json(told, 503 if problems else 200)
 
         return Route(path, answer)
@@ -77,9 +82,13 @@ def why_not_ready(snapshot: Snapshot) -> list[str]:
     document = snapshot.document
     if document is None or not snapshot.alive:
         return [snapshot.problem]
-    if document["state"] in _READY:
-        return []
-    return document["reasons"] or [f"the service is {document['state']}"]
+    if document["state"] not in _READY:
+        return document["reasons"] or [f"the service is {document['state']}"]
+    return [
+        f"worker {worker['slot']} has not joined its group ({worker['phase']})"
+        for worker in document["workers"]
+        if worker["phase"] != "running"
+    ]
 
 
 def why_not_started(snapshot: Snapshot) -> list[str]:
@@ -97,6 +106,7 @@ def _page_data(source: StatusSource, snapshot: Snapshot) -> Mapping[str, Any]:
     return {
         "status": document,
         "age_s": round(snapshot.age_s, 1),
+        "now": time.time(),  # the browser's clock may differ
         "problem": snapshot.problem,
         "since": [source.since(problem) for problem in document["reasons"]] if document else [],
         "samples": [list(asdict(sample).values()) for sample in source.samples],

@@ -56,6 +56,8 @@ class AccessGuard:
         if scope["method"] not in _METHODS:
             allow = {"allow": ", ".join(_METHODS)}
             return PlainTextResponse("the console is read-only\n", 405, allow)
+        if not self._token and not self._loopback:
+            return PlainTextResponse("console.token is missing\n", 403)
         if not self._token:
             scope["state"] = {"trusted": True}
             if _is_loopback(headers.get("host", "")):
@@ -82,7 +84,7 @@ def _password(headers: Headers) -> bytes:
     """Returns the token that a request presents, b"" if it presents none."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return value.strip().encode()
+        return value.strip().encode("latin-1")
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(value, validate=True).partition(b":")[2]

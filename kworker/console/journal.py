@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-_NUMBERS = re.compile(r"\d[\d.,]*")
+# Durations and counts, which change while a problem lasts; not the numbers of workers, partitions.
+_AMOUNTS = re.compile(r"\d[\d.,]*(?= ?(?:ms|s|min|h|records?|results?|bytes)\b)")
 
 
 class Change(NamedTuple):
@@ -15,8 +16,8 @@ class Change(NamedTuple):
 
 
 def problem_kind(problem: str) -> str:
-    """Returns the line without its numbers, by which a problem is known while they change."""
-    return _NUMBERS.sub("#", problem)
+    """Returns the line without its amounts, by which a problem is known while they change."""
+    return _AMOUNTS.sub("#", problem)
 
 
 def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> Iterator[str]:

@@ -16,8 +16,8 @@ from kworker.console.source import Document, Snapshot
 STATES = ("starting", "waiting", "running", "paused", "draining", "red")
 _COUNTERS = {
     "consumed": ("records_consumed", "Records taken from source topics and the requeue topic."),
-    "done": ("records_done", "Records whose outcome is durable and settled."),
-    "failed": ("handler_failures", "Runs of a handler that raised."),
+    "done": ("records_done", "Records that succeeded, and whose results are durable."),
+    "failed": ("handler_failures", "Failures of records, also of those that did not run."),
     "retried": ("retries", "Retries scheduled: in a delay topic, or held in memory."),
     "duplicates": ("duplicates", "Records skipped because their event was done before."),
     "dropped": ("records_dropped", "Records dropped unfinished, because their partition was lost."),
@@ -99,7 +99,9 @@ def _service(document: Document) -> Iterator[Metric]:
         )
         text = "Records at or beyond the committed positions."
         yield _gauge("unfinished_records", text, lag["unfinished"])
-    yield _gauge("oldest_unfinished_seconds", "Age of the oldest unfinished record.", lag["age_s"])
+    if any(row["partitions"] for row in document["workers"]):
+        text = "Age of the oldest unfinished record."
+        yield _gauge("oldest_unfinished_seconds", text, lag["age_s"])
 
 
 def _run_times(runs: _Row) -> Metric:

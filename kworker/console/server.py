@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -26,7 +26,6 @@ async def serve(app: AccessGuard, source: StatusSource, listener: socket.socket)
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS_MAX,
         timeout_keep_alive=int(IDLE_S),
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
@@ -41,25 +40,45 @@ async def serve(app: AccessGuard, source: StatusSource, listener: socket.socket)
 class _Connection(H11Protocol):
     """One connection, which is closed if its client is too slow, or sends nothing.
 
-    uvicorn itself waits for ever for a first request, and for a client that does not read.
+    uvicorn itself waits for ever for a first request, and for a client that does not read. When
+    there are too many connections, an old one is closed. With a limit of uvicorn's, the new one
+    would be answered with 503, which a probe takes for the service's own answer.
     """
 
+    _open: ClassVar[dict["_Connection", None]] = {}  # the oldest first
     _completed = 0  # responses
     _seen = -1
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self._open) >= CONNECTIONS_MAX:
+            idle = (each for each in self._open if not each._is_answering)
+            next(idle, next(iter(self._open))).close()
+        self._open[self] = None
         self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.pop(self, None)
+        super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         self._completed += 1
         super().on_response_complete()
 
+    def close(self) -> None:
+        """Closes the connection at once, whatever it still has to send."""
+        self._open.pop(self, None)
+        self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _look(self) -> None:
         if self.transport.is_closing():
             return
         if self._completed == self._seen:
-            self.transport.abort()
+            self.close()
             return
         self._seen = self._completed
         self.loop.call_later(IDLE_S, self._look)

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from kworker.console.journal import Change, changes, problem_kind
 from kworker.errors import KworkerError
+
+_LOG = structlog.get_logger()
 
 FRESH_S = 1.0  # an answer that is younger is not asked for again
 WAIT_S = 0.8  # for a new answer, before the last one is shown: probes wait no longer than 1 s
@@ -71,7 +75,8 @@ class StatusSource:
         self._asking: asyncio.Task[None] | None = None
         self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self.events: deque[Change] = deque(maxlen=_EVENTS)
-        self._since: dict[str, float] = {}
+        self._sample_at = 0.0
+        self._since: dict[str, float | None] = {}
 
     async def latest(self) -> Snapshot:
         """Returns a status that is at most a second old, or the last one after a short wait."""
@@ -91,7 +96,10 @@ class StatusSource:
             await asyncio.sleep(SAMPLE_S)
 
     def since(self, problem: str) -> float | None:
-        """Returns the time since which the service has this problem, in seconds since 1970."""
+        """Returns the time since which the service has this problem, in seconds since 1970.
+
+        Returns None if the problem is older than this object.
+        """
         return self._since.get(problem_kind(problem))
 
     @property
@@ -108,12 +116,20 @@ class StatusSource:
         self._keep(document)
 
     def _keep(self, document: Document) -> None:
-        now = self._wall()
-        self.events += [Change(now, text) for text in changes(self._document, document)]
+        before, now = self._document, self._wall()
         self._document, self._answered_at, self._problem = document, self._clock(), ""
+        try:
+            self._note(before, document, now)
+        except (KeyError, TypeError):  # of another version than this process
+            _LOG.warning("the status has another form than expected; restart the service")
+
+    def _note(self, before: Document | None, document: Document, now: float) -> None:
+        self.events += [Change(now, text) for text in changes(before, document)]
         kinds = [problem_kind(problem) for problem in document["reasons"]]
-        self._since = {kind: self._since.get(kind, now) for kind in kinds}
-        if not self.samples or now - self.samples[-1].at >= SAMPLE_S - FRESH_S:
+        began = None if before is None else now
+        self._since = {kind: self._since.get(kind, began) for kind in kinds}
+        if self._answered_at >= self._sample_at:
+            self._sample_at = self._answered_at + SAMPLE_S - FRESH_S
             self.samples.append(_sample(document, now))
 
 

@@ -18,7 +18,7 @@ class RunTimes:
         self.sum_us = 0
 
     def add(self, runs: int, lasted_s: float) -> None:
-        """Counts `runs` runs that lasted `lasted_s` together, each with their mean."""
+        """Counts `runs` runs, 1 or more, that lasted `lasted_s` together, each with their mean."""
         self.counts[bisect_left(BOUNDS_S, lasted_s / runs)] += runs
         self.sum_us += int(lasted_s * 1e6)
 

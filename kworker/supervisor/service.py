@@ -252,8 +252,7 @@ class Service:
         self.fleet.leftovers.turn(now)
         if self._spark.alive or self._delay.alive or self.fleet.leftovers.any:
             return
-        self._console.stop()  # last, for it shows the drain
-        if not self._console.alive:
+        if self._console.stop(now):  # last, for it shows the drain
             self.mode = Mode.GONE
 
     def _announce(self, now: float) -> None:

@@ -55,7 +55,7 @@ function tile(title, value, points, now, unit) {
   return box;
 }
 
-function table(target, columns, rows) {
+function table(target, columns, rows, now) {
   const head = make("thead"), body = make("tbody"), titles = make("tr");
   for (const [title, , text] of columns) {
     const cell = make("th", title, text ? "text" : "");
@@ -66,7 +66,7 @@ function table(target, columns, rows) {
   for (const row of rows) {
     const line = make("tr");
     for (const [, read, text] of columns) {
-      const cell = read(row);
+      const cell = read(row, now);
       line.append(cell instanceof Node ? cell : make("td", cell, text ? "text" : ""));
     }
     body.append(line);
@@ -112,7 +112,7 @@ const WORKERS = [
 const DELAYS = [
   ["delay", (row) => row.delay, true],
   ["waiting", (row) => number(row.waiting)],
-  ["next due", (row) => row.next_due_ms === null ? "–" : due(row.next_due_ms / 1000 - Date.now() / 1000)],
+  ["next due", (row, now) => row.next_due_ms === null ? "–" : due(row.next_due_ms / 1000 - now)],
 ];
 const TABLES = [
   ["table", (row) => row.name, true],
@@ -135,7 +135,7 @@ const TOTALS = {
 const due = (seconds) => seconds > 0 ? `in ${span(seconds)}` : "now";
 
 function show(data) {
-  const status = data.status, now = Date.now() / 1000;
+  const status = data.status, now = data.now;
   byId("name").textContent = status.name;
   byId("instance").textContent = `on ${status.instance}`;
   byId("about").textContent = `version ${status.version}, pid ${status.pid}, up ${span(status.uptime_s)}`;
@@ -154,7 +154,7 @@ function show(data) {
   );
   table(byId("worker-rows"), WORKERS, status.workers);
   byId("delays").hidden = !status.delays.length;
-  table(byId("delay-rows"), DELAYS, status.delays);
+  table(byId("delay-rows"), DELAYS, status.delays, now);
   byId("tables").hidden = status.spark.state === "off";
   byId("spark").textContent = [`Spark job ${status.spark.state}`, status.spark.reason].filter(Boolean).join(": ");
   table(byId("table-rows"), TABLES, status.spark.tables);

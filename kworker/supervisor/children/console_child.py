@@ -23,6 +23,7 @@ COMMAND = (sys.executable, "-P", "-m", "kworker.console")  # -P: not from the wo
 TOKEN_VARIABLE = "CONSOLE_TOKEN"
 _LOG = structlog.get_logger()
 _BACKLOG = 64
+_END_S = 1.0
 # All that the console has of the environment: it needs no secret of the service.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
@@ -51,7 +52,7 @@ class ConsoleChild:
         self._started = 0.0
         self._backoff = self._new_backoff()
         self._problem = ""
-        self._stopped = False
+        self._stopped_at: float | None = None
         self._start_at: float | None = now if config.console.listen else None
 
     @property
@@ -75,19 +76,25 @@ class ConsoleChild:
         if self._start_at is not None and now >= self._start_at and not self.alive:
             self._start(now)
 
-    def stop(self) -> None:
-        """Ends the console for good, at once: it has nothing to finish."""
-        self._stopped = True
-        self._start_at = None
-        self._close()
-        self._kill()
+    def stop(self, now: float) -> bool:
+        """Ends the console for good, at once: it has nothing to finish. Called until it is True.
+
+        Returns True once the console has ended, and after _END_S in any case: a process may hang
+        in the kernel.
+        """
+        if self._stopped_at is None:
+            self._stopped_at = now
+            self._start_at = None
+            self._close()
+            self._kill()
+        return not self.alive or now - self._stopped_at > _END_S
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
         """Handles the exit of a reaped child, if that child is the console."""
         if pid != self._pid:
             return
         self._pid = None
-        if self._stopped or self._start_at is not None or self._listener is None:
+        if self._stopped_at is not None or self._start_at is not None or self._listener is None:
             return  # it was ended, for good or for a start with other settings
         self._again(f"the console exited ({exit_text(code)})", now - self._started, now)
 
@@ -122,12 +129,12 @@ class ConsoleChild:
         config = self._config
         return [
             *self._command,
-            *("--name", config.name),
-            *("--state-dir", str(self._folder.path)),
-            *("--listen", config.console.listen),
-            *("--fd", str(fd)),
-            *("--log-format", config.log.format),
-            *("--log-level", config.log.level),
+            f"--name={config.name}",  # which may begin with a hyphen
+            f"--state-dir={self._folder.path}",
+            f"--listen={config.console.listen}",
+            f"--fd={fd}",
+            f"--log-format={config.log.format}",
+            f"--log-level={config.log.level}",
         ]
 
     def _environment(self) -> dict[str, str]:

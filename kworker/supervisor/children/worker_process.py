@@ -158,6 +158,7 @@ class WorkerProcess:
             why="timeout" if self.exit_request is ExitRequest.ABORT else "crash",
         )
         self.pid = None
+        self._samples.clear()  # the next life counts from 0
         self.slot.begin(0, int(now * 1e9))
         return death
 
@@ -184,7 +185,12 @@ class WorkerProcess:
         return max(0.0, now - max(self.slot.words[Field.HEARTBEAT_NS] / 1e9, since))
 
     def sample(self, now: float, over_s: float) -> None:
-        """Notes the number of records done, for `rate`; drops samples over `over_s` seconds old."""
+        """Notes the number of records done, for `rate`; drops samples over `over_s` seconds old.
+
+        Does nothing between two lives of the worker.
+        """
+        if not self.alive:
+            return
         self._samples.append((now, self.slot.words[Field.DONE]))
         while now - self._samples[0][0] > over_s:
             self._samples.popleft()

@@ -190,6 +190,7 @@ class AsyncPool:
             return
         index = self._free.pop()
         now_ns = time.monotonic_ns()
+        owned = False
         try:
             self._hands[index].take(place_of(record), now_ns)
             # Its partition may have been revoked meanwhile: another worker runs it then.
@@ -197,7 +198,8 @@ class AsyncPool:
             record.outcome = await self._invoke(record, now_ns) if owned else NOT_ATTEMPTED
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
             record.outcome = Failed(error)
-        self._count(1, (time.monotonic_ns() - now_ns) / 1e9)
+        if owned:
+            self._count(1, (time.monotonic_ns() - now_ns) / 1e9)
         self._hands[index].clear()
         self._free.append(index)
         self._finished += 1

@@ -27,8 +27,9 @@ class CompletionQueue:
 
     def new_run_times(self) -> RunTimes:
         """Returns a place to count durations in, for one thread."""
-        self._run_times.append(RunTimes())
-        return self._run_times[-1]
+        times = RunTimes()  # several threads may be here
+        self._run_times.append(times)
+        return times
 
     def run_times(self) -> list[int]:
         """Returns the totals of all threads, as `core.run_times.total` does."""

@@ -11,6 +11,7 @@ from typing import NoReturn
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
+from kworker.core.run_times import RunTimes
 from kworker.instance.scoreboard import Hand
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
@@ -19,6 +20,7 @@ from kworker.worker.handlers.pool import Take
 
 RUN_S = 0.001  # of work in a run, as far as its records' cost is known
 RUN_MOST = 256
+SLOW_NS = 1_000_000  # a record that takes longer is counted by itself, and not with the run's mean
 STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
 _SLACK = 0.4  # of the time of a record
@@ -183,18 +185,17 @@ class ThreadPool:
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
         hand.set_thread(threading.get_native_id())
-        count = self.completed.new_run_times().add
+        times = self.completed.new_run_times()
         while (run := self._runs.get()) is not None:
             self._current[index] = run
             sampled = len(run) > 1 or self._finished[index] % _SAMPLED == 0
             computed = time.thread_time() if sampled else 0.0
             began = time.monotonic()
-            if done := self._run(run, hand):  # else it was withdrawn
+            done = self._run(run, hand, times)
+            if sampled and done:  # else it was withdrawn
                 wall_s = time.monotonic() - began + 1e-9
-                count(done, wall_s)
-                if sampled:
-                    computed = time.thread_time() - computed
-                    self._sample = _Sample(wall_s / done, computed / wall_s)
+                computed = time.thread_time() - computed
+                self._sample = _Sample(wall_s / done, computed / wall_s)
             if self._end_copy is not None:
                 self._end_copy()
             self.completed.wake()
@@ -202,21 +203,28 @@ class ThreadPool:
             self._current[index] = None
             self._finished[index] += 1
 
-    def _run(self, run: deque[Record], hand: Hand) -> int:
+    def _run(self, run: deque[Record], hand: Hand, times: RunTimes) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
         record: Record | None = None
-        done = 0
+        done = counted = 0  # of these, `times` has those that were slow
+        now_ns = others_ns = clock_ns()  # the others would have begun then, had only they run
         while True:
+            before_ns, now_ns = now_ns, clock_ns()
+            if (lasted_ns := now_ns - before_ns) > SLOW_NS and done:
+                times.add(1, lasted_ns / 1e9)
+                counted += 1
+                others_ns += lasted_ns
             try:
                 record = following()
             except IndexError:
                 record = None  # a handler may keep an exception, and with it this frame
+                if done > counted:
+                    times.add(done - counted, (now_ns - others_ns) / 1e9)
                 return done
             partition = record.partition
-            now_ns = clock_ns()
             try:
                 # Inside the `try`, too: an exception here must not end the thread.
                 words[since_at] = now_ns

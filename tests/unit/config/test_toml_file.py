@@ -160,6 +160,7 @@ def test_given_names_stay_as_given(load: Load) -> None:
         (toml(console='listen = "myhost:8321"'), "console.listen: expected an IP address"),
         (toml(console='listen = "0.0.0.0:8321"'), "console.token: must be set, since other hosts"),
         (toml(console='token = "short"'), "console.token: expected at least 16 characters"),
+        (toml(console='token = "schlüssel-der-konsole"'), "console.token: expected at least 16"),
         (toml(retry='never = ["a b"]'), "retry.never: expected an exception's name"),
         (toml(delivery='topics = ["orders"]'), 'delivery.topics: "orders" is a source topic'),
         (toml(delivery='results = "orders"'), 'delivery.results: "orders" is a source topic'),

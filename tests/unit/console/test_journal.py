@@ -43,3 +43,11 @@ def test_a_problem_is_the_same_while_its_numbers_change() -> None:
     assert problem_kind("next start in 12.5 s") == problem_kind("next start in 3 s")
     before, after = (document(reasons=[f"lag of {lag:,} records"]) for lag in (1_000, 20))
     assert list(changes(before, after)) == []
+
+
+def test_problems_of_two_workers_or_partitions_are_two() -> None:
+    exits = [f"worker {n} exited (SIGKILL); next start in 3 s" for n in (1, 2)]
+    assert problem_kind(exits[0]) != problem_kind(exits[1])
+    unowned = [f"no worker has orders/{n}, for 25 s: 40 records wait" for n in (3, 7)]
+    assert problem_kind(unowned[0]) != problem_kind(unowned[1])
+    assert list(changes(document(reasons=exits[:1]), document(reasons=exits))) == exits[1:]

@@ -7,7 +7,7 @@ from typing import Any
 from kworker.console.app import why_not_live, why_not_ready, why_not_started
 from kworker.console.source import SAMPLE_S, SILENT_S, Snapshot, StatusSource
 from kworker.errors import NotRunning
-from tests.unit.console.documents import document
+from tests.unit.console.documents import document, worker
 
 
 class Supervisor:
@@ -126,3 +126,42 @@ def test_the_probes_tell_the_states_apart() -> None:
     assert seen(SILENT_S + 1) == (["no answer"], ["no answer"], [])
     unknown = Snapshot(None, 1.0, "no answer")
     assert (why_not_live(unknown), why_not_ready(unknown)) == ([], ["no answer"])
+
+
+def test_a_status_of_another_form_is_an_answer_all_the_same() -> None:
+    """As of an older supervisor, after an upgrade in place: it lives."""
+    supervisor = Supervisor()
+
+    async def ask() -> None:
+        source = supervisor.source()
+        await source.latest()
+        assert supervisor.document is not None
+        supervisor.document = {k: v for k, v in supervisor.document.items() if k != "delay"}
+        supervisor.now += SILENT_S + 5
+        snapshot = await source.latest()
+        assert (snapshot.document, snapshot.problem) == (supervisor.document, "")
+        assert why_not_live(snapshot) == []
+
+    asyncio.run(ask())
+
+
+def test_it_is_not_ready_while_a_worker_has_not_joined() -> None:
+    joining = document(workers=[worker(0), worker(1, phase="joining")])
+    problems = ["worker 1 has not joined its group (joining)"]
+    assert why_not_ready(Snapshot(joining, 0.0, "")) == problems
+    assert why_not_started(Snapshot(joining, 0.0, "")) == []
+
+
+def test_what_was_a_problem_before_has_no_known_beginning() -> None:
+    supervisor = Supervisor()
+
+    async def ask() -> None:
+        source = supervisor.source()
+        supervisor.document = document(reasons=["an old one"])
+        await source.latest()
+        supervisor.document = document(reasons=["an old one", "a new one"])
+        supervisor.now += 5
+        await source.latest()
+        assert (source.since("an old one"), source.since("a new one")) == (None, 1_000_105)
+
+    asyncio.run(ask())

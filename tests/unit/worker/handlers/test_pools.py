@@ -588,3 +588,22 @@ def test_a_stopping_loop_begins_no_record(loops: Pools) -> None:
     eventually(lambda: not pool._loop._thread.is_alive(), timeout_s=WAIT_S)
     assert begun == []
     assert pool._loop._tasks == set()
+
+
+@pytest.mark.parametrize("slow", [0, 7, 19])
+def test_a_slow_record_counts_by_itself_among_quick_ones(threads: Pools, slow: int) -> None:
+    """With the mean of its run, it would count as twenty runs of an eighth of a second."""
+
+    def work(record: Record, _began: float) -> Outcome:
+        if record.offset == slow:
+            time.sleep(0.05)
+        return NO_RESULTS
+
+    pool = threads(work)
+    pool.hand(deque(a_record(a_partition(), offset) for offset in range(20)))
+    eventually(lambda: not pool.has_work, timeout_s=WAIT_S)
+    *counts, sum_us = pool.completed.run_times()
+    assert sum(counts) == 20
+    assert sum(counts[:4]) == 19
+    assert counts[4] + counts[5] == 1, "more than 30 ms, at most 300 ms"
+    assert sum_us >= 50_000
