@@ -55,18 +55,19 @@ def find(path: str | Path | None = None) -> Path:
 def load(path: str | Path | None = None, changes: Raw | None = None) -> Config:
     """Loads the configuration. Raises `ConfigError` with a line for each mistake.
 
-    `changes` are tables whose values replace those of the file.
+    `changes` are tables whose values replace those of the file and of the environment.
     """
     file = find(path)
-    tables = _toml(file)
-    _merge(tables, changes or {})
-    return from_tables(tables, file, os.environ)
+    return from_tables(_toml(file), file, os.environ, changes)
 
 
-def from_tables(tables: Raw, file: Path, environment: Mapping[str, str]) -> Config:
+def from_tables(
+    tables: Raw, file: Path, environment: Mapping[str, str], changes: Raw | None = None
+) -> Config:
     """Returns the configuration of a file that would hold these tables. For the errors see `load`.
 
-    `environment` may override values. Relative paths begin at the file's folder.
+    `environment` may override values, and `changes` both. Relative paths begin at the file's
+    folder.
     """
     reading = _Reading(file.parent)
     raw = reading.shaped(tables)
@@ -75,6 +76,7 @@ def from_tables(tables: Raw, file: Path, environment: Mapping[str, str]) -> Conf
             reading.override(raw, override)
         else:
             reading.problems.append(f"${override.variable}: {override.text}")
+    _merge(raw, reading.shaped(changes or {}))
     raw.setdefault("state_dir", _state_dir(raw.get("name")))
     settings = reading.validated(raw)
     if settings is None or reading.problems:

@@ -13,7 +13,15 @@ from kworker.clients.memory.transactor import MemoryTransactor
 from kworker.clients.memory.watch import MemoryWatch
 from kworker.config.client_properties import delay_group
 from kworker.config.model import Config
-from kworker.config.topics import delay_ms, delay_pattern, own_topics, written_topics
+from kworker.config.topics import (
+    HEADROOM_BYTES,
+    delay_ms,
+    delay_pattern,
+    own_topics,
+    written_topics,
+)
+from kworker.core.duration import format_duration
+from kworker.core.headers import SOURCE, Source
 from kworker.core.message import PartitionId, RawMessage
 from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
@@ -34,6 +42,9 @@ CALM_TURNS = 30  # without progress, after which the clock goes on to the next e
 _LEAP_S = 1.0, 3600.0  # the first and the longest, where no next event is known
 _HOLD = HoldPolicy(records_max=10_000, bytes_max=32 << 20)
 _FENCE_S = 60.0
+_ASKING_S = 0.0002  # of true time, which the claims thread takes
+_TOPIC_BYTES = 1_048_588  # the broker's default
+_NAMED_MOST = 10
 
 
 class MemoryService:
@@ -44,7 +55,8 @@ class MemoryService:
         self.kafka = MemoryKafka(self.clock.wall)
         self._config = config
         self._sources = self._write(list(records))
-        limits = self._make_topics()
+        self._watch = MemoryWatch(self.kafka)
+        self._limits = limits = self._make_topics()
         redis = MemoryRedis(self.clock.monotonic)
         platform = Platform(
             producer=lambda properties: MemoryProducer(self.kafka, properties),
@@ -80,16 +92,22 @@ class MemoryService:
 
         `limit_s` is the limit on the virtual clock, `timeout_s` the limit on the true one.
         """
-        deadline = time.monotonic() + timeout_s
+        began = before = time.monotonic()
         self._pool.start()
         self._loop.dispatch.start()
         calm, leap_s, seen = 0, _LEAP_S[0], self._progress()
         while not self._is_done():
             self._turn()
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not done after {timeout_s:g} s: {self._unfinished()}")
+            now = time.monotonic()
+            passed_s, before = now - before, now
+            if now - began > timeout_s:
+                raise AssertionError(self._unfinished(f"after {timeout_s:g} s"))
             if self._pool.has_work:
-                continue  # a handler takes true time
+                self.clock.go_on(passed_s)  # a handler takes true time
+                continue
+            if self._loop.dispatch.asking:
+                time.sleep(_ASKING_S)
+                continue
             calm = calm + 1 if seen == (seen := self._progress()) else 0
             if not calm:
                 leap_s = _LEAP_S[0]
@@ -97,12 +115,11 @@ class MemoryService:
                 self.clock.go_on(TURN_S if calm > STEADY_TURNS else 0.0)
                 continue
             calm = 0
-            self.clock.go_on(self._next_event_s() or leap_s)
+            self.clock.go_on(min(self._next_event_s() or inf, leap_s))
             leap_s = min(2 * leap_s, _LEAP_S[1])
             if self.clock.passed_s > limit_s:
-                raise AssertionError(
-                    f"not done after {limit_s:g} s on the service's clock: {self._unfinished()}"
-                )
+                limit = format_duration(limit_s)
+                raise AssertionError(self._unfinished(f"after {limit} on the service's clock"))
 
     def stop(self) -> None:
         """Ends the threads of handlers and claims; a handler that runs is not waited for."""
@@ -121,6 +138,9 @@ class MemoryService:
             own = [record.partition() for record in records if record.topic() == topic]
             self.kafka.create(topic, max(own, default=0) + 1)
         for record in records:
+            size = len(record.key() or b"") + len(record.value() or b"")
+            if size > _TOPIC_BYTES:
+                raise AssertionError(f"a record has {size:,} bytes; its topic takes 1 MiB at most")
             self.kafka.append(
                 record.topic(),
                 record.partition(),
@@ -132,14 +152,20 @@ class MemoryService:
         return topics
 
     def _make_topics(self) -> TopicLimits:
+        results = {self._config.delivery.results, *self._config.delivery.topics}
         for name in {*own_topics(self._config), *written_topics(self._config)}:
-            self.kafka.create(name)
+            more = 0 if name in results else HEADROOM_BYTES
+            self.kafka.create(name, max_message_bytes=_TOPIC_BYTES + more)
         limits = TopicLimits(written_topics(self._config))
-        watch = MemoryWatch(self.kafka)
-        watch.ask_facts(limits.topics)
-        if facts := watch.facts():
-            limits.update(*facts)
+        self._refresh(limits)
         return limits
+
+    def _refresh(self, limits: TopicLimits) -> None:
+        """Does what the status reporter of a worker does when limits may have changed."""
+        limits.stale = False
+        self._watch.ask_facts(limits.topics)
+        if facts := self._watch.facts():
+            limits.update(*facts)
 
     def _make_delay_loop(self) -> DelayLoop:
         config, name = self._config, "delay"
@@ -178,6 +204,8 @@ class MemoryService:
 
     def _turn(self) -> None:
         self._loop.turn()
+        if self._limits.stale:
+            self._refresh(self._limits)
         if self._delay:
             self._delay.turn()
 
@@ -199,10 +227,11 @@ class MemoryService:
     def _is_read(self, group: str, topics: Iterable[str]) -> bool:
         """Returns True if the group has committed positions behind all records of the topics."""
         committed = self.kafka.committed(group)
+        logs = (log for name in topics if (t := self.kafka.topic(name)) for log in t.logs)
+        last = (log.records[-1] for log in logs if log.records)
         return all(
             record.offset() < committed.get((record.topic(), record.partition()), 0)
-            for topic in topics
-            for record in self.kafka.records(topic)
+            for record in last
         )
 
     def _next_event_s(self) -> float | None:
@@ -214,14 +243,27 @@ class MemoryService:
         left_s = min(due) - self.clock.monotonic()
         return left_s + TURN_S if 0 < left_s < inf else None
 
-    def _unfinished(self) -> str:
-        committed = self.kafka.committed(self._config.name)
-        left = [
-            f"{record.topic()}:{record.partition()}:{record.offset()}"
-            for topic in self._sources
+    def _unfinished(self, when: str) -> str:
+        """Returns a text that says which records have not ended, and why, as far as is known."""
+        groups = [(self._config.name, [*self._sources, self._config.requeue_topic])]
+        delays = [self._config.retry_topic(delay) for delay in self._config.retry.delays]
+        groups.append((delay_group(self._config), delays))
+        left = dict.fromkeys(
+            self._source_of(record)
+            for group, topics in groups
+            for topic in topics
             for record in self.kafka.records(topic)
-            if record.offset() >= committed.get((topic, record.partition()), 0)
-        ]
-        problems = "; ".join(self._loop.problems)
-        reasons = f" ({problems})" if problems else ""
-        return f"{', '.join(left) or 'retries'} did not end{reasons}"
+            if record.offset()
+            >= self.kafka.committed(group).get((record.topic(), record.partition()), 0)
+        )
+        named = ", ".join(list(left)[:_NAMED_MOST])
+        more = f" and {len(left) - _NAMED_MOST} more" if len(left) > _NAMED_MOST else ""
+        why = "; ".join(self._loop.problems)
+        return f"{named}{more} did not end {when}{f': {why}' if why else ''}"
+
+    def _source_of(self, record: RawMessage) -> str:
+        headers = dict(record.headers() or ())
+        at = (record.topic(), record.partition(), record.offset())
+        if at[0] not in self._sources and (source := headers.get(SOURCE)):
+            at = Source.parse(source).place
+        return ":".join(map(str, at))

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
-from kworker.core.message import Headers
 from kworker.message import Message
 
 TOPIC = "test"
@@ -46,9 +46,11 @@ def message(
 
 
 def encoded(value: Any) -> bytes | None:
-    """Returns bytes and None as they are, text as UTF-8, and anything else as JSON."""
+    """Returns bytes and None as they are, text as UTF-8, and models and anything else as JSON."""
     if value is None or isinstance(value, bytes):
         return value
+    if isinstance(value, BaseModel):
+        return value.model_dump_json().encode()
     return value.encode() if isinstance(value, str) else orjson.dumps(value)
 
 
@@ -59,6 +61,3 @@ def without_source(given: Any) -> Message:
 
 def _bytes(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
-
-
-__all__ = ["TOPIC", "Headers", "encoded", "message", "without_source"]

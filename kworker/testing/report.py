@@ -1,7 +1,7 @@
 """What a service did with its records, as a test reads it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,14 @@ from kworker.dead_letters.dead_letter import DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class PublishedResult:
-    """A result in its topic. `headers` are those that the handler gave, without kworker's."""
+    """A result in its topic.
+
+    `headers` are those that the handler gave, and a `traceparent` of the record. `table` is that
+    of `Result(table=…)`.
+    """
 
     topic: str
+    table: str | None
     key: bytes | None
     value: bytes | None
     headers: HeaderList
@@ -59,7 +64,7 @@ class DeadRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """All that became of the records, in the order in which it was written.
+    """All that became of the records, in their order: by topic, partition and offset.
 
     `committed` has the committed position of each source partition. `passed_s` are the seconds that
     passed on the service's clock.
@@ -78,15 +83,25 @@ class RunReport:
 
 def published_result(raw: Fields) -> PublishedResult:
     own, others = _parted(raw)
+    table = own[names.TABLE].decode() if names.TABLE in own else None
     source = Source.parse(own[names.SOURCE])
-    return PublishedResult(raw.topic(), raw.key(), raw.value(), others, source)
+    return PublishedResult(raw.topic(), table, raw.key(), raw.value(), others, source)
 
 
-def delayed_run(raw: Fields) -> DelayedRun:
-    envelope = Envelope.open(raw.headers() or ())
-    error = (_parted(raw)[0].get(names.ERROR) or b"").decode()
-    wait_s = round((envelope.due_ms - raw.timestamp()[1]) / 1000, 1)
-    return DelayedRun(envelope.source, envelope.attempt, wait_s, error)
+def delayed_runs(written: Iterable[Fields]) -> list[DelayedRun]:
+    """Returns the runs that these records of delay topics are for, each once.
+
+    A record whose wait is longer than the longest delay goes through several topics.
+    """
+    runs: dict[tuple[object, ...], DelayedRun] = {}
+    for raw in sorted(written, key=lambda each: each.timestamp()):
+        envelope = Envelope.open(raw.headers() or ())
+        source = envelope.source
+        error = (_parted(raw)[0].get(names.ERROR) or b"").decode()
+        wait_s = round((envelope.due_ms - raw.timestamp()[1]) / 1000, 1)
+        run = (*source.place, envelope.attempt, envelope.due_ms)
+        runs.setdefault(run, DelayedRun(source, envelope.attempt, wait_s, error))
+    return [runs[run] for run in sorted(runs, key=str)]
 
 
 def dead_record(raw: Fields) -> DeadRecord:

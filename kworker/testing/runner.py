@@ -1,5 +1,6 @@
 """Runs a handler over records, as the service would."""
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,8 @@ from kworker.core.message import Fields, RawMessage
 from kworker.message import Message
 from kworker.testing.memory_service import MemoryService
 from kworker.testing.messages import TOPIC, without_source
-from kworker.testing.report import RunReport, dead_record, delayed_run, published_result
+from kworker.testing.report import RunReport, dead_record, delayed_runs, published_result
+from kworker.worker.assembly import make_intake
 from kworker.worker.handlers import loader
 
 LIMIT_S = 30 * 86_400.0
@@ -29,34 +31,44 @@ def run(
 ) -> RunReport:
     """Runs records through a handler until each has ended, and reports what became of them.
 
-    The real worker and the real delay process run here, with Kafka and Redis in memory. Their clock
-    stands still while a handler runs, and passes at once while records only wait. What is not here:
-    other processes, so that a handler that ends its process ends the test.
+    The real worker and the real delay process run here, with Kafka and Redis in memory. While a
+    handler runs, their clock goes on as yours does; while records only wait, it goes on at once.
+    What is not here: other processes, so that a handler that ends its process ends the test.
 
     Args:
         handler: A function, a class or an instance, as the configuration could name one. None takes
             the handlers that `config` names.
         records: Messages from `message`, which may name a topic and a partition, or only values.
-            Offsets are given in order, as Kafka does.
+            Offsets are given in order, as Kafka does. The number of a run is the service's own.
         config: The path of a `kworker.toml`. Without it, the defaults apply.
-        settings: Tables that replace values of it, such as `{"retry": {"delays": ["10s", "1h"]}}`.
+        settings: Tables whose values replace those of the file and of the environment, such as
+            `{"retry": {"delays": ["10s", "1h"]}}`.
         limit_s: Seconds that may pass on the service's clock.
         timeout_s: Seconds that may pass on yours.
 
     Raises:
-        AssertionError: a record has not ended within the limits, or has a topic of no handler.
+        AssertionError: a record has not ended within the limits, or has a topic that the service
+            does not read.
         ConfigError: the configuration or the handler's signature is wrong.
+        TypeError: there is neither a handler nor a configuration, or `records` is no list.
     """
+    if handler is None and config is None:
+        raise TypeError("run: give a handler, or a config that names one")
+    if isinstance(records, Mapping | str | bytes):
+        raise TypeError("run: records is a list of records; put a single one into a list")
     given = [without_source(record) for record in records]
     with tempfile.TemporaryDirectory(prefix="kworker-testing-") as folder:
         loaded = _configured(config, settings or {}, given, Path(folder))
-        handlers = loader.of_callable(loaded, handler) if handler else loader.load(loaded)
+        if config is not None:
+            _make_importable(loaded)
+        given_one = handler is not None
+        handlers = loader.of_callable(loaded, handler) if given_one else loader.load(loaded)
         service = MemoryService(loaded, handlers, [_raw(record, loaded) for record in given])
         try:
             service.run(limit_s, timeout_s)
         finally:
             service.stop()
-            handlers.close()
+        handlers.close()
     return _report(service, loaded)
 
 
@@ -72,10 +84,35 @@ def _configured(
             "handler": "handlers:handle",  # not imported where a handler is given
             "source": {"topics": topics},
             "kafka": {"bootstrap.servers": "memory:9092"},
-            **settings,
         }
-        loaded = toml_file.from_tables(tables, Path.cwd() / "kworker.toml", {})
+        loaded = toml_file.from_tables(tables, Path.cwd() / "kworker.toml", {}, dict(settings))
     return loaded.model_copy(update={"state_dir": folder})
+
+
+def _make_importable(config: Config) -> None:
+    """Lets the modules of the configuration's folder be imported, and not others of their name.
+
+    A test run may have services in several folders, each with a `handlers.py`.
+    """
+    folder = config.file.parent
+    toml_file.import_path(config)
+    sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
+    ours = {name for name in _modules_of(config) if _is_in(folder, name)}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.partition(".")[0] in ours and file and folder not in Path(file).parents:
+            del sys.modules[name]
+
+
+def _is_in(folder: Path, module: str) -> bool:
+    return (folder / f"{module}.py").exists() or (folder / module).is_dir()
+
+
+def _modules_of(config: Config) -> set[str]:
+    """Returns the first names of the modules of all handlers."""
+    references = [config.handler, *config.handlers.values()]
+    return {reference.partition(":")[0].partition(".")[0] for reference in references}
 
 
 def _raw(record: Message, config: Config) -> RawMessage:
@@ -83,6 +120,8 @@ def _raw(record: Message, config: Config) -> RawMessage:
     sources, topic = config.source.topics, record.topic
     if topic == TOPIC and sources and TOPIC not in sources:
         topic = sources[0]
+    if not make_intake(config).is_source(topic):
+        raise AssertionError(f'the service does not read the topic "{topic}": name one of its own')
     at = (topic, record.partition, record.offset)
     return Fields(at, record.timestamp, record.key, record.value, record.headers)
 
@@ -91,11 +130,12 @@ def _report(service: MemoryService, config: Config) -> RunReport:
     kafka = service.kafka
     results = dict.fromkeys([config.delivery.results, *config.delivery.topics])
     delays = dict.fromkeys(config.retry_topic(delay) for delay in config.retry.delays)
-    retries = [delayed_run(raw) for topic in delays for raw in kafka.records(topic)]
+    published = [published_result(raw) for topic in results for raw in kafka.records(topic)]
+    dead = [dead_record(raw) for raw in kafka.records(config.dead_letter.topic)]
     return RunReport(
-        [published_result(raw) for topic in results for raw in kafka.records(topic)],
-        sorted(retries, key=lambda each: (each.source.place, each.attempt)),
-        [dead_record(raw) for raw in kafka.records(config.dead_letter.topic)],
+        sorted(published, key=lambda each: each.source.place),
+        delayed_runs(raw for topic in delays for raw in kafka.records(topic)),
+        sorted(dead, key=lambda each: each.source.place),
         service.committed(),
         service.clock.passed_s,
     )

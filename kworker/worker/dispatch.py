@@ -141,6 +141,11 @@ class Dispatch:
         return self._lanes.next_due()
 
     @property
+    def asking(self) -> bool:
+        """True while an answer about claims is awaited."""
+        return self._claims.asking
+
+    @property
     def run_times(self) -> list[int]:
         """How long handlers ran, as `core.run_times.total` counts it; without isolated runs."""
         return self._pool.completed.run_times()

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from kworker import BatchFailed, Message, Reject, Result, Retry, Snooze, Unavailable, batch
+from kworker.clients.memory.redis import MemoryRedisClaims
 from kworker.errors import ConfigError
 from kworker.testing import message, run
 
@@ -145,6 +146,75 @@ def test_snoozing_counts_no_attempt() -> None:
     assert [each.wait_s for each in report.retries] == [3600.0, 3600.0]
 
 
+def test_a_result_too_large_for_its_topic_is_a_dead_letter() -> None:
+    report = run(lambda _given: b"x" * 2_000_000, ["1"])
+    assert [letter.reason for letter in report.dead] == ["unpublishable"]
+
+
+def test_a_wait_over_several_delay_topics_is_one_retry() -> None:
+    def later(given: Message) -> None:
+        if given.attempt == 1:
+            raise Retry("busy", after="1h")
+
+    [retry] = run(later, ["x"]).retries
+    assert (retry.attempt, retry.wait_s) == (2, 3600.0)
+
+
+def test_the_clock_waits_for_the_thread_that_asks_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the claims of a day would run out meanwhile."""
+    exchange = MemoryRedisClaims.exchange
+
+    def slow(self: MemoryRedisClaims, ask: Any) -> Any:
+        time.sleep(0.02)
+        return exchange(self, ask)
+
+    monkeypatch.setattr(MemoryRedisClaims, "exchange", slow)
+    settings = {"idempotency": {"redis": "redis://nowhere", "key": "header:event"}}
+    records = [message(n, headers={"event": str(n % 3)}) for n in range(12)]
+    report = run(lambda given: {"n": given.offset}, records, settings=settings)
+    assert len(report.results) == 3
+    assert report.passed_s < 60
+
+
+def test_what_is_due_is_not_leapt_over() -> None:
+    """The batch is due in a minute, and the other record in an hour."""
+    seen = []
+
+    @batch(size=10, wait="1m")
+    def many(given: list[Message]) -> list[Any]:
+        seen.append([each.offset for each in given])
+        if len(seen) == 1:
+            return [Retry("busy", after="1h"), *[None] * (len(given) - 1)]
+        return [None] * len(given)
+
+    report = run(many, range(12), settings={"retry": {"delays": ["1h"]}})
+    assert seen == [list(range(10)), [10, 11], [0]]
+    assert report.passed_s > 3600
+
+
+def test_records_behind_a_slow_one_are_taken_back_from_its_thread() -> None:
+    released = threading.Event()
+
+    def wait_for_the_next(given: Message) -> None:
+        if given.offset == 500:
+            assert released.wait(10)
+        if given.offset == 501:
+            released.set()
+
+    assert run(wait_for_the_next, range(600)).committed == {("test", 0): 600}
+
+
+def test_settings_replace_only_what_they_name() -> None:
+    old = message(1, timestamp=1)
+    report = run(handle, [old], settings={"source": {"max_age": "1h"}})
+    assert [letter.reason for letter in report.dead] == ["expired"]
+
+
+def test_results_name_their_table() -> None:
+    [result] = run(lambda _given: Result({"n": 1}, table="t"), ["x"]).results
+    assert (result.table, result.json()) == ("t", {"n": 1})
+
+
 # -- kinds of handlers ----------------------------------------------------------------
 
 
@@ -215,6 +285,21 @@ def test_a_configuration_names_its_own_handlers(tmp_path: Path) -> None:
     assert not (tmp_path / ".kworker").exists()
 
 
+def test_two_services_of_one_test_run_have_handlers_of_their_own(tmp_path: Path) -> None:
+    """Both of the name that `kworker init` gives."""
+    for name in ("one", "two", "one"):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "own_handlers.py").write_text(
+            f"def handle(message):\n    return {{'n': {name!r}}}\n"
+        )
+        (folder / "kworker.toml").write_text(
+            f'name = "{name}"\nhandler = "own_handlers:handle"\n[source]\ntopics = ["orders"]\n'
+            '[kafka]\n"bootstrap.servers" = "nowhere:9092"\n'
+        )
+        assert run(None, ["x"], config=folder / "kworker.toml").values() == [{"n": name}]
+
+
 # -- what goes wrong ------------------------------------------------------------------
 
 
@@ -222,7 +307,7 @@ def test_a_record_that_never_ends_is_named() -> None:
     def down(_given: Message) -> None:
         raise Unavailable("billing")
 
-    with pytest.raises(AssertionError, match=r"after 3600 s on the service's clock: test:0:0 did"):
+    with pytest.raises(AssertionError, match="test:0:0 did not end after 1h on the service's"):
         run(down, ["x"], limit_s=3600)
 
 
@@ -234,7 +319,7 @@ def stuck() -> Iterator[Any]:
 
 
 def test_a_handler_that_does_not_return_is_given_up(stuck: Any) -> None:
-    with pytest.raises(AssertionError, match=r"not done after 0\.2 s: test:0:0 did not end"):
+    with pytest.raises(AssertionError, match=r"test:0:0 did not end after 0\.2 s"):
         run(stuck, ["x"], timeout_s=0.2)
 
 
@@ -243,6 +328,25 @@ def test_a_wrong_handler_or_configuration_is_refused() -> None:
         run(lambda _one, _other: None, ["x"])
     with pytest.raises(ConfigError, match=r"retry\.delay: unknown key"):
         run(handle, ["x"], settings={"retry": {"delay": ["1s"]}})
+
+
+def test_a_record_in_a_delay_topic_is_named_by_its_source() -> None:
+    def asleep(_given: Message) -> None:
+        raise Snooze("100h")
+
+    with pytest.raises(AssertionError, match="test:0:0 did not end after 10h"):
+        run(asleep, ["x"], settings={"retry": {"delays": ["20h"]}}, limit_s=36_000)
+
+
+def test_records_that_the_service_does_not_read_are_refused() -> None:
+    with pytest.raises(AssertionError, match='does not read the topic "odrers"'):
+        run(handle, [message(1, topic="odrers")], settings={"source": {"topics": ["orders"]}})
+    with pytest.raises(AssertionError, match="a record has 2,000,000 bytes"):
+        run(handle, [b"x" * 2_000_000])
+    with pytest.raises(TypeError, match="put a single one into a list"):
+        run(handle, {"order": 1})
+    with pytest.raises(TypeError, match="give a handler"):
+        run(None, ["x"])
 
 
 def test_no_record_is_no_work() -> None:

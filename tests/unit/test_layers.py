@@ -17,6 +17,7 @@ FLOORS = (
     ("delay", "preflight", "replay"),
     ("supervisor",),
     ("cli", "console", "testing"),
+    ("pytest_plugin",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 KEPT_FROM_CORE = {

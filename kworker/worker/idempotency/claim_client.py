@@ -53,6 +53,11 @@ class ClaimClient:
         self._thread.start()
 
     @property
+    def asking(self) -> bool:
+        """True while the claims thread has not answered for records that were sent to it."""
+        return self._out > 0
+
+    @property
     def problem(self) -> str | None:
         """Redis's error, if all records wait until Redis answers again; otherwise None."""
         error = self._claims.redis_error

@@ -13,6 +13,7 @@ class Unclaimed:
     """Replaces `ClaimClient` in a service without idempotency. No record needs a claim there."""
 
     keeps_outcomes = False
+    asking = False
     pending = False
     problem: str | None = None
     unprotected = 0

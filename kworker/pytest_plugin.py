@@ -1,4 +1,7 @@
-"""The fixture `kworker_run`, which pytest finds where kworker is installed."""
+"""The fixture `kworker_run`, which pytest finds where kworker is installed.
+
+Every pytest run there imports this module, so it imports kworker only when it is used.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,7 +18,8 @@ def kworker_run(request: pytest.FixtureRequest) -> Callable[..., "RunReport"]:
     """Runs records through the service whose `kworker.toml` is beside the test, or above it.
 
     `kworker_run(records, settings=…, handler=…)` is `kworker.testing.run` with that file, and with
-    its handlers unless `handler` is given. Environment variables may override the file, as always.
+    its handlers unless `handler` is given. `settings` override environment variables, and those
+    override the file.
     """
     folders = [request.path.parent, *request.path.parent.parents]
     files = [folder / "kworker.toml" for folder in folders]
