@@ -1,4 +1,4 @@
-"""What has changed between two status documents, in lines for a person. Pure."""
+"""The changes between two status documents, in lines for a person. Pure."""
 
 import re
 from collections.abc import Iterator

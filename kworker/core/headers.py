@@ -50,7 +50,7 @@ SourcePosition = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a record stands in its source topic, and its timestamp there, in ms since 1970."""
+    """The place of a record in its source topic, and its timestamp there, in ms since 1970."""
 
     topic: str
     partition: int
@@ -103,13 +103,7 @@ class Envelope:
 
         Raises Forged if kworker's headers among them are missing, or not as kworker writes them.
         """
-        own: dict[str, bytes] = {}
-        carried: HeaderList = []
-        for name, value in headers:
-            if name.startswith(_OWN) and not name.startswith(_CARRIED):
-                own[name] = value or b""
-            else:
-                carried.append((name, value))
+        own, carried = parted(headers)
         if SOURCE not in own:
             raise Forged(f"the header {SOURCE} is missing")
         return cls(
@@ -129,6 +123,18 @@ def no_room(topic: str, partition: int, offset: int) -> str:
     """
     place = f"{topic}/{partition}/{offset}"
     return f"; it has no room in the dead-letter topic and stays at {place}"
+
+
+def parted(headers: Iterable[tuple[str, bytes | None]]) -> tuple[dict[str, bytes], HeaderList]:
+    """Returns kworker's own headers by name, and the others as kworker's topics hold them."""
+    own: dict[str, bytes] = {}
+    others: HeaderList = []
+    for name, value in headers:
+        if name.startswith(_OWN) and not name.startswith(_CARRIED):
+            own[name] = value or b""
+        else:
+            others.append((name, value))
+    return own, others
 
 
 def carried(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:

@@ -1,4 +1,4 @@
-"""How long runs of handlers last: counts by duration, for a histogram."""
+"""The durations of handlers' runs, counted by bounds for a histogram."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

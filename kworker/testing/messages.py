@@ -54,7 +54,7 @@ def encoded(value: Any) -> bytes | None:
     return value.encode() if isinstance(value, str) else orjson.dumps(value)
 
 
-def without_source(given: Any) -> Message:
+def as_message(given: Any) -> Message:
     """Returns a record for `run`: a message as it is, anything else as the value of one."""
     return given if isinstance(given, Message) else message(given)
 

@@ -1,4 +1,4 @@
-"""What a service did with its records, as a test reads it."""
+"""The report of what a service did with its records, for a test to read."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kworker.core import headers as names
-from kworker.core.headers import Envelope, Source, restored
+from kworker.core.headers import Envelope, Source, parted, restored
 from kworker.core.message import Fields, HeaderList, PartitionId
 from kworker.dead_letters.dead_letter import DeadLetter
 
@@ -82,10 +82,10 @@ class RunReport:
 
 
 def published_result(raw: Fields) -> PublishedResult:
-    own, others = _parted(raw)
+    own, others = parted(raw.headers() or ())
     table = own[names.TABLE].decode() if names.TABLE in own else None
     source = Source.parse(own[names.SOURCE])
-    return PublishedResult(raw.topic(), table, raw.key(), raw.value(), others, source)
+    return PublishedResult(raw.topic(), table, raw.key(), raw.value(), restored(others), source)
 
 
 def delayed_runs(written: Iterable[Fields]) -> list[DelayedRun]:
@@ -93,15 +93,15 @@ def delayed_runs(written: Iterable[Fields]) -> list[DelayedRun]:
 
     A record whose wait is longer than the longest delay goes through several topics.
     """
-    runs: dict[tuple[object, ...], DelayedRun] = {}
+    runs: dict[tuple[str, int, int, int, int], DelayedRun] = {}
     for raw in sorted(written, key=lambda each: each.timestamp()):
         envelope = Envelope.open(raw.headers() or ())
         source = envelope.source
-        error = (_parted(raw)[0].get(names.ERROR) or b"").decode()
+        error = parted(raw.headers() or ())[0].get(names.ERROR, b"").decode()
         wait_s = round((envelope.due_ms - raw.timestamp()[1]) / 1000, 1)
         run = (*source.place, envelope.attempt, envelope.due_ms)
         runs.setdefault(run, DelayedRun(source, envelope.attempt, wait_s, error))
-    return [runs[run] for run in sorted(runs, key=str)]
+    return [runs[run] for run in sorted(runs)]
 
 
 def dead_record(raw: Fields) -> DeadRecord:
@@ -117,15 +117,3 @@ def dead_record(raw: Fields) -> DeadRecord:
         letter.message,
         letter.attempt,
     )
-
-
-def _parted(raw: Fields) -> tuple[dict[str, bytes], HeaderList]:
-    """Returns kworker's own headers by name, and all others under their original names."""
-    own: dict[str, bytes] = {}
-    others: HeaderList = []
-    for name, value in raw.headers() or ():
-        if name.startswith("kworker-") and not name.startswith("kworker-in-"):
-            own[name] = value or b""
-        else:
-            others.append((name, value))
-    return own, restored(others)

@@ -11,7 +11,7 @@ from kworker.config.model import Config
 from kworker.core.message import Fields, RawMessage
 from kworker.message import Message
 from kworker.testing.memory_service import MemoryService
-from kworker.testing.messages import TOPIC, without_source
+from kworker.testing.messages import TOPIC, as_message
 from kworker.testing.report import RunReport, dead_record, delayed_runs, published_result
 from kworker.worker.assembly import make_intake
 from kworker.worker.handlers import loader
@@ -56,13 +56,12 @@ def run(
         raise TypeError("run: give a handler, or a config that names one")
     if isinstance(records, Mapping | str | bytes):
         raise TypeError("run: records is a list of records; put a single one into a list")
-    given = [without_source(record) for record in records]
+    given = [as_message(record) for record in records]
     with tempfile.TemporaryDirectory(prefix="kworker-testing-") as folder:
         loaded = _configured(config, settings or {}, given, Path(folder))
         if config is not None:
             _make_importable(loaded)
-        given_one = handler is not None
-        handlers = loader.of_callable(loaded, handler) if given_one else loader.load(loaded)
+        handlers = loader.load(loaded) if handler is None else loader.of_callable(loaded, handler)
         service = MemoryService(loaded, handlers, [_raw(record, loaded) for record in given])
         try:
             service.run(limit_s, timeout_s)

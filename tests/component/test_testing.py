@@ -210,6 +210,15 @@ def test_settings_replace_only_what_they_name() -> None:
     assert [letter.reason for letter in report.dead] == ["expired"]
 
 
+def test_retries_are_in_the_order_of_their_records() -> None:
+    def fails_once(given: Message) -> None:
+        if given.attempt == 1:
+            raise Retry("busy")
+
+    report = run(fails_once, range(12), settings=HOURS)
+    assert [retry.source.offset for retry in report.retries] == list(range(12))
+
+
 def test_results_name_their_table() -> None:
     [result] = run(lambda _given: Result({"n": 1}, table="t"), ["x"]).results
     assert (result.table, result.json()) == ("t", {"n": 1})
