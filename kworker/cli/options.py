@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kworker.core.times import parse_time
 from kworker.errors import UsageError
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
@@ -15,6 +16,9 @@ INTERRUPTED = 130
 
 PREPARE_PANEL = "Prepare a service"
 """The panel of `kworker --help` for verbs used before the first start."""
+
+WHEN = 'ISO 8601 (UTC unless it has a zone), "-2h" (two hours ago) or epoch milliseconds.'
+"""The forms of a time that `parse_when` reads."""
 
 ConfigOption = Annotated[
     Path | None,
@@ -42,3 +46,11 @@ def parse_rate(text: str | None) -> float | None:
     if match is None or not float(match[1]):
         raise UsageError(f'--rate: expected records a second such as "50/s", got "{text}"')
     return float(match[1])
+
+
+def parse_when(option: str, text: str, now_ms: int) -> int:
+    """Returns the time in ms that an option gives. Raises UsageError for any other text."""
+    try:
+        return parse_time(text, now_ms)
+    except ValueError as error:
+        raise UsageError(f"the value of {option} is wrong: {error}") from None

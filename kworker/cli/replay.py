@@ -13,29 +13,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kworker import log
-from kworker.cli.options import ConfigOption, JsonOption
+from kworker.cli.options import INTERRUPTED, WHEN, ConfigOption, JsonOption, parse_when
 from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config
-from kworker.core.times import parse_time
+from kworker.core.times import TimeRange
 from kworker.errors import KworkerError, UsageError
 
 if TYPE_CHECKING:
     from kworker.clients.admin import Admin
-    from kworker.replay.ranges import OffsetRanges, TimeRange
+    from kworker.replay.ranges import OffsetRanges
     from kworker.replay.replay import Replay, ReplaySurvey
 
 app = typer.Typer()
 
 TIMEOUT_S = 15.0
-_INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_WHEN = 'ISO 8601 (UTC unless it has a zone), "-2h" (two hours ago) or epoch milliseconds.'
 
 FromOption = Annotated[
     str | None,
-    typer.Option("--from", metavar="TIME", help=f"Replay records of this time or later: {_WHEN}"),
+    typer.Option("--from", metavar="TIME", help=f"Replay records of this time or later: {WHEN}"),
 ]
 ToOption = Annotated[
     str | None,
@@ -91,29 +89,20 @@ def replay(
         _run(loaded, admin, ranges, force=force, as_json=as_json)
 
 
-def _window(from_: str | None, to: str | None, every: bool) -> "TimeRange":
+def _window(from_: str | None, to: str | None, every: bool) -> TimeRange:
     """Returns the range of time that the options give. Raises UsageError for wrong options."""
-    from kworker.replay.ranges import TimeRange
-
     if every and not from_ and not to:
         return TimeRange()
     if every or not from_ or not to:
         raise UsageError("replay: expected --from and --to, or --all")
     now = now_ms()
-    window = TimeRange(_time("--from", from_, now), _time("--to", to, now))
+    window = TimeRange(parse_when("--from", from_, now), parse_when("--to", to, now))
     if window.empty:
         raise UsageError(f"replay: --to {to} must be later than --from {from_}")
     return window
 
 
-def _time(option: str, text: str, now: int) -> int:
-    try:
-        return parse_time(text, now)
-    except ValueError as error:
-        raise UsageError(f"the value of {option} is wrong: {error}") from None
-
-
-def _survey(config: Config, admin: "Admin", window: "TimeRange") -> "ReplaySurvey":
+def _survey(config: Config, admin: "Admin", window: TimeRange) -> "ReplaySurvey":
     from kworker.replay.replay import survey
 
     return survey(config, admin, window)
@@ -209,7 +198,7 @@ def _report(
         )
     if interrupted:
         _say(f"interrupted; {left:,} records in hand did not end" if left else "interrupted")
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 class Interrupts:

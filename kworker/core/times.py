@@ -1,11 +1,36 @@
 """Points in time as text for people: parsing and formatting."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kworker.core.duration import parse_duration
 
 EPOCH_MS_MIN = 10**11
 """A smaller whole number, which would be before 1973-03-03, is not accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A range of record timestamps, in ms since 1970.
+
+    `from_ms` is in the range, `to_ms` is not. If one is None, the range is open on that side.
+    """
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms
+
+    def contains(self, timestamp_ms: int) -> bool:
+        """Returns True if the range contains this timestamp.
+
+        A record without a timestamp has -1, which is before every `from_ms`.
+        """
+        if self.from_ms is not None and timestamp_ms < self.from_ms:
+            return False
+        return self.to_ms is None or timestamp_ms < self.to_ms
 
 
 def parse_time(text: str, now_ms: int) -> int:

@@ -1,7 +1,6 @@
 """The input of a replay: a range of offsets in each partition, and in it a range of time."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from kworker.clients.consumer import Listener
@@ -9,35 +8,12 @@ from kworker.clients.events import ConsumerEvent, event_of
 from kworker.core.membership import Absence
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed, Settled
+from kworker.core.times import TimeRange
 from kworker.worker.intake import Taking
 from kworker.worker.publish.committer import Committing
 
 ReadRanges = Callable[[str, Mapping[int, range]], Iterable[RawMessage]]
 """The records of a topic's partitions within these offsets."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """A range of record timestamps, in ms since 1970.
-
-    `from_ms` is in the range, `to_ms` is not. If one is None, the range is open on that side.
-    """
-
-    from_ms: int | None = None
-    to_ms: int | None = None
-
-    @property
-    def empty(self) -> bool:
-        return self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms
-
-    def contains(self, timestamp_ms: int) -> bool:
-        """Returns True if the range contains this timestamp.
-
-        A record without a timestamp has -1, which is before every `from_ms`.
-        """
-        if self.from_ms is not None and timestamp_ms < self.from_ms:
-            return False
-        return self.to_ms is None or timestamp_ms < self.to_ms
 
 
 def settled_ranges(

@@ -18,9 +18,10 @@ from kworker.config.topics import BYTES_MAX, TopicInfo, source_topics
 from kworker.core.failure import Failure
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, Settled, TopicIdentity, ids_untold
+from kworker.core.times import TimeRange
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
-from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange, settled_ranges
+from kworker.replay.ranges import OffsetRanges, RangeConsumer, settled_ranges
 from kworker.worker.assembly import Role, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.loader import Handlers

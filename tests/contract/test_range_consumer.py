@@ -7,7 +7,8 @@ import pytest
 from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
-from kworker.replay.ranges import OffsetRanges, RangeConsumer, TimeRange
+from kworker.core.times import TimeRange
+from kworker.replay.ranges import OffsetRanges, RangeConsumer
 from tests.support.kafka_and_twin import Cluster
 from tests.support.member import Member, for_a_while, new_group, until
 from tests.support.waiting import eventually

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kworker.clients.memory.event import Event
 from kworker.core.message import Fields, PartitionId
 from kworker.core.offset_map import Settled
-from kworker.replay.ranges import OffsetRanges, TimeRange, settled_ranges
+from kworker.core.times import TimeRange
+from kworker.replay.ranges import OffsetRanges, settled_ranges
 
 A, B = ("orders", 0), ("orders", 1)
 
