@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kworker.cli import (
+    audit,
     check,
     config,
     init,
@@ -71,7 +72,7 @@ def options(
 
 
 # Verbs that run a service come first: users look for those.
-for verbs in (service, init, check, send, tail, try_record, reject, replay):
+for verbs in (service, init, check, send, tail, try_record, reject, replay, audit):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),

@@ -15,8 +15,9 @@ from kworker.core.failure import Described, Failure
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity
 from kworker.core.outcome import Failed
+from kworker.core.times import TimeRange
 from kworker.errors import ConfigError, KworkerError
-from kworker.replay.ranges import OffsetRanges, TimeRange
+from kworker.replay.ranges import OffsetRanges
 from kworker.replay.replay import survey
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support.poll_loop_rig import (

@@ -14,7 +14,7 @@ FLOORS = (
     ("config", "jars", "message"),
     ("clients", "instance", "log"),
     ("dead_letters", "sandbox", "spark", "worker"),
-    ("delay", "preflight", "replay"),
+    ("audit", "delay", "preflight", "replay"),
     ("supervisor",),
     ("cli", "console", "testing"),
     ("pytest_plugin",),

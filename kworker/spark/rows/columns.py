@@ -13,7 +13,7 @@ from kworker.spark.rows.values import fits, whole_characters, written
 from kworker.spark.sql import identifier, literal
 
 SOURCE_COLUMNS = LEADING_COLUMNS[:-1]  # all but the key: they identify a result
-_LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's calendar ends there
+LATEST_STAMP_MS = 253_402_300_799_999  # the end of the year 9999: Spark's calendar ends there
 
 
 def header(name: str) -> str:
@@ -67,7 +67,7 @@ IS_RESULT = (
 LEADING = (
     *SOURCE_COLUMNS[:-1],
     # A record without a timestamp has -1 there.
-    f"CASE WHEN millis BETWEEN 0 AND {_LATEST_STAMP_MS} THEN timestamp_millis(millis) END"
+    f"CASE WHEN millis BETWEEN 0 AND {LATEST_STAMP_MS} THEN timestamp_millis(millis) END"
     " AS source_timestamp",
     "key",
 )

@@ -157,8 +157,12 @@ def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
 
 def positions_of(records: DataFrame, table: TableSettings) -> DataFrame:
     """The partitions and offsets of those Kafka records that are results for this table."""
-    place = ("partition", "offset")
-    return _parsed_headers(records, *place).where(IS_RESULT).where(wanted(table)).select(*place)
+    return results_of(records, table).select("partition", "offset")
+
+
+def results_of(records: DataFrame, table: TableSettings) -> DataFrame:
+    """The results for this table among Kafka records: the columns of RESULT, and the position."""
+    return _parsed_headers(records, "partition", "offset").where(IS_RESULT).where(wanted(table))
 
 
 def _parsed_headers(records: DataFrame, *kept: str) -> DataFrame:

@@ -1,0 +1,198 @@
+"""The snapshot of an audit: positions first, then the offsets of each topic up to its end."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kworker.clock import now_ms
+from kworker.config.model import Config
+from kworker.config.topics import TopicInfo, delay_pattern, source_topics
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import Committed, Settled, TopicIdentity
+from kworker.errors import ConfigError, KworkerError
+
+OPEN_TRANSACTION_S = 90.0
+"""The wait for transactions that were open at the snapshot; kworker's end within 30 s."""
+_ASK_EVERY_S = 0.2
+_NOTHING = Settled(0)
+
+
+class AuditAdmin(Protocol):
+    """The methods of `Admin` that an audit uses."""
+
+    def topic_names(self) -> list[str]: ...
+    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
+    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]: ...
+    def group_offsets(
+        self, group: str, partitions: Iterable[PartitionId]
+    ) -> dict[PartitionId, Committed]: ...
+    def list_offsets(
+        self,
+        partitions: Iterable[PartitionId],
+        which: Literal["earliest", "latest"] | int,
+        *,
+        committed: bool = False,
+    ) -> dict[PartitionId, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTopics:
+    """The topics that an audit reads, by their part in the way of a record."""
+
+    sources: Sequence[str]
+    results: Sequence[str]
+    delays: Sequence[str]
+    requeue: str
+    dead: str
+    dead_state: str
+
+    @classmethod
+    def of(cls, config: Config, admin: AuditAdmin) -> "AuditTopics":
+        """Finds the topics on the brokers. Raises ConfigError if one is missing.
+
+        Topics of delays that are no longer configured are included.
+        """
+        names = admin.topic_names()
+        found = cls(
+            source_topics(config, names),
+            [config.delivery.results, *config.delivery.topics],
+            [name for name in names if re.match(delay_pattern(config), name)],
+            config.requeue_topic,
+            config.dead_letter.topic,
+            config.dead_state_topic,
+        )
+        if missing := [name for name in found.all if name not in names]:
+            raise ConfigError(
+                f"topics missing on the brokers: {', '.join(missing)}; create with: kworker"
+                f" topics create --config {config.file}"
+            )
+        return found
+
+    @property
+    def written(self) -> list[str]:
+        """The topics that the service writes, except the state of dead letters."""
+        return [*self.results, *self.delays, self.requeue, self.dead]
+
+    @property
+    def all(self) -> list[str]:
+        return [*self.sources, *self.written, self.dead_state]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSnapshot:
+    """The positions of a service at one moment, and the offsets of its topics soon after it.
+
+    `settled` has the positions in the topics that the service reads. What they settle has left its
+    traces below the ends of `spans`. `table_positions` are those of each table in the results
+    topic.
+    """
+
+    topics: AuditTopics
+    taken_ms: int
+    settled: Mapping[PartitionId, Settled]
+    spans: Mapping[PartitionId, range]
+    table_positions: Mapping[str, Mapping[int, int]]
+
+    def settled_of(self, topic: str) -> dict[int, Settled]:
+        """Returns what is settled in each partition of a topic."""
+        return {
+            number: self.settled.get((name, number), _NOTHING)
+            for name, number in self.spans
+            if name == topic
+        }
+
+    def spans_of(self, topic: str) -> dict[int, range]:
+        """Returns the offsets to read in each partition of a topic."""
+        return {number: span for (name, number), span in self.spans.items() if name == topic}
+
+    def is_complete(self, topics: Iterable[str]) -> bool:
+        """Returns True if no record of these topics has been deleted from their beginnings."""
+        return all(not span.start for topic in topics for span in self.spans_of(topic).values())
+
+
+def take_snapshot(
+    config: Config,
+    admin: AuditAdmin,
+    from_ms: int | None,
+    wait: Callable[[float], object] = time.sleep,
+) -> AuditSnapshot:
+    """Reads positions and ends. Source topics are read from the first record of `from_ms` on.
+
+    Waits until no transaction that was open before hides a record that the service wrote. Raises
+    KworkerError if one stays open, ConfigError if a topic is missing, and Unreachable or
+    AdminRequestError if Kafka does not answer.
+    """
+    topics = AuditTopics.of(config, admin)
+    numbers = _partitions(admin, topics.all)
+    taken_ms = now_ms()
+    # The order is the promise: what a position settles was written before it was committed.
+    settled = _settled(config, admin, topics, numbers)
+    tables = _table_positions(config, admin, numbers)
+    ends = _ends(admin, topics, numbers, wait)
+    begins = admin.list_offsets(numbers, "earliest")
+    if from_ms is not None:
+        sources = [at for at in numbers if at[0] in topics.sources]
+        for at, first in admin.list_offsets(sources, from_ms).items():
+            begins[at] = ends[at] if first < 0 else max(first, begins[at])
+    spans = {at: range(begins[at], max(begins[at], ends[at])) for at in numbers}
+    return AuditSnapshot(topics, taken_ms, settled, spans, tables)
+
+
+def _partitions(admin: AuditAdmin, topics: Sequence[str]) -> list[PartitionId]:
+    found = admin.topics(topics)
+    return [(name, number) for name in topics for number in range(found[name].partitions)]
+
+
+def _settled(
+    config: Config, admin: AuditAdmin, topics: AuditTopics, numbers: Sequence[PartitionId]
+) -> dict[PartitionId, Settled]:
+    """Returns the settled offsets in the topics that workers and delay process read."""
+    own = {config.name: {*topics.sources, topics.requeue}}
+    if topics.delays:
+        own[f"{config.name}.delay"] = {*topics.delays}
+    identities = admin.identities(topics.all)
+    found = {}
+    for group, read in own.items():
+        held = admin.group_offsets(group, [at for at in numbers if at[0] in read])
+        for at, committed in held.items():
+            found[at] = Settled.of(committed, identities.get(at[0]), at)
+    return found
+
+
+def _table_positions(
+    config: Config, admin: AuditAdmin, numbers: Sequence[PartitionId]
+) -> dict[str, dict[int, int]]:
+    results = [at for at in numbers if at[0] == config.delivery.results]
+    tables = config.spark.tables if config.spark else []
+    held = {t.name: admin.group_offsets(f"{config.name}.spark.{t.name}", results) for t in tables}
+    return {
+        name: {at[1]: committed.position for at, committed in found.items()}
+        for name, found in held.items()
+    }
+
+
+def _ends(
+    admin: AuditAdmin,
+    topics: AuditTopics,
+    numbers: Sequence[PartitionId],
+    wait: Callable[[float], object],
+) -> dict[PartitionId, int]:
+    """Returns the end of each partition for a reader of committed records.
+
+    In the topics that the service writes, this end passes all records that are there now.
+    """
+    written = {*topics.written, topics.dead_state}
+    now = admin.list_offsets([at for at in numbers if at[0] in written], "latest")
+    for _ in range(int(OPEN_TRANSACTION_S / _ASK_EVERY_S)):
+        ends = admin.list_offsets(numbers, "latest", committed=True)
+        hidden = sorted(at for at, end in now.items() if ends[at] < end)
+        if not hidden:
+            return ends
+        wait(_ASK_EVERY_S)
+    topic, number = hidden[0]
+    raise KworkerError(
+        f"audit: a transaction open for {OPEN_TRANSACTION_S:.0f} s hides the end of"
+        f" {topic}/{number}; to see it: kworker transactions list"
+    )

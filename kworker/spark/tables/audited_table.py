@@ -1,0 +1,54 @@
+"""The scope and the outcome of an audit of tables; without pyspark, which is imported for one."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from kworker.core.headers import Source
+from kworker.core.times import TimeRange
+
+Fault = Literal["missing", "repeated", "unexplained"]
+"""A result without a row, a result with several rows, or a row without a result."""
+
+
+class RowFault(NamedTuple):
+    """A difference between a table and the results topic, at one result."""
+
+    fault: Fault
+    source: Source
+    result_index: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedTable:
+    """The number of a table's rows, and their differences from the results topic.
+
+    `refused` is the reason why the table was not audited, else "". `counts` has the number of each
+    fault. `faults` has the first of those that are missing or repeated, sorted by source.
+    `unexplained` yields the source of each row without a result. It must be read before the next
+    table is audited.
+    """
+
+    name: str
+    refused: str = ""
+    rows: int = 0
+    counts: Mapping[Fault, int] = field(default_factory=dict)
+    faults: Collection[RowFault] = ()
+    unexplained: Iterator[Source] = field(default_factory=lambda: iter(()))
+
+
+@dataclass(frozen=True, slots=True)
+class TableAuditScope:
+    """The scope of an audit of tables: results, sources, and the number of faults to return.
+
+    `results` has the offsets of the results topic by partition. `positions` has the position of
+    each table in that topic: a result beyond it needs no row yet. Only rows and results of records
+    in these source topics and this range of time count.
+    """
+
+    results: Mapping[int, range]
+    positions: Mapping[str, Mapping[int, int]]
+    sources: Collection[str]
+    time_range: TimeRange
+    faults_max: int
