@@ -200,7 +200,7 @@ def _print(config: Config, report: "AuditReport") -> None:
     if report.clean:
         typer.echo("no doubles and no holes: every record is accounted for")
     else:
-        typer.echo(f"{report.doubles:,} doubles, {report.holes:,} holes")
+        typer.echo(f"doubles: {report.doubles:,}, holes: {report.holes:,}")
 
 
 def _period(found: TimeRange) -> str:

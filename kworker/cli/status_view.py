@@ -9,7 +9,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from kworker.cli.text import printable
+from kworker.clock import now_ms
+from kworker.core.times import ago
+
 _STYLE = {"running": "green", "red": "red", "waiting": "red", "draining": "yellow"}
+_LETTERS = 3
 _COLUMNS = (
     "worker",
     "pid",
@@ -43,7 +48,9 @@ def render(document: dict[str, Any]) -> Group:
         *(Text(f"  {reason}", style="red") for reason in document["reasons"]),
         _workers(document["workers"]),
         Text(_totals(document)),
+        *(Text(_topic(row)) for row in document["lag"]["topics"]),
         *(Text(_delay(row)) for row in document["delays"] if row["waiting"]),
+        *(Text(_letter(row)) for row in document["last_dead_letters"][:_LETTERS]),
         *_spark(document["spark"]),
         *_console(document["console"]),
     )
@@ -91,6 +98,16 @@ def _totals(document: dict[str, Any]) -> str:
     counted = f"{lag['records']:,}, unfinished {lag['unfinished']:,}" if known else "unknown"
     behind = f"lag {counted}, age {lag['age_s']:.1f}s"
     return f"{counters}\n{behind}"
+
+
+def _topic(row: dict[str, Any]) -> str:
+    return f"topic {row['topic']}: {row['behind']:,} behind in {row['partitions']} partitions"
+
+
+def _letter(row: dict[str, Any]) -> str:
+    age = ago(row["at_ms"], now_ms())
+    error = printable(row["error"]).partition("\n")[0]
+    return f"dead letter {row['record']}, {row['reason']}, {age} ago: {error}"
 
 
 def _delay(row: dict[str, Any]) -> str:

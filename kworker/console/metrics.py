@@ -99,6 +99,9 @@ def _service(document: Document) -> Iterator[Metric]:
         )
         text = "Records at or beyond the committed positions."
         yield _gauge("unfinished_records", text, lag["unfinished"])
+    text = "Offsets between the group's positions and the ends of the topic's partitions."
+    behind = _by(lag["topics"], "topic", "behind")
+    yield _family(GaugeMetricFamily, "topic_behind_records", text, "topic", behind)
     if any(row["partitions"] for row in document["workers"]):
         text = "Age of the oldest unfinished record."
         yield _gauge("oldest_unfinished_seconds", text, lag["age_s"])

@@ -5,6 +5,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kworker.config.model import WorkersSettings
 from kworker.core.phase import Phase
@@ -16,6 +17,7 @@ SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
 _TEXT_ROOM = _TEXT_BYTES - 8 - 16  # without its length, and the brackets around its parts
 _PROBLEM_MAX = 1_000  # characters of one line; the log has the rest
+_ERROR_MAX = 300
 _HAND_WORDS = 8  # three are used; a cache line, so that threads do not share one
 _EMPTY = -1
 
@@ -34,6 +36,15 @@ class Held:
     thread: int = 0  # the native id of the handler's thread; 0 where many share one
 
 
+class RecentLetter(NamedTuple):
+    """A dead letter that a worker wrote lately: its record's source position, and why."""
+
+    record: str  # topic:partition:offset
+    reason: str
+    error: str
+    at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """The lists that a worker, or the delay process, reports in its slot as JSON text."""
@@ -48,6 +59,7 @@ class Text:
     # partitions that other instances have.
     behind: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     others: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    letters: tuple[RecentLetter, ...] = ()
 
 
 class Hand:
@@ -167,10 +179,18 @@ class Slot:
             data = bytes(self._text[at + 8 : at + 8 + length])
             if self.words[Field.TEXT_SEQ] - seq < 2:
                 break
-        partitions, problems, known, delays, behind, others = json.loads(data)
+        partitions, problems, known, delays, behind, others, letters = json.loads(data)
         rows = tuple((name, waiting, due_ms) for name, waiting, due_ms in delays)
         lag = _numbers(behind[0]) if behind else None
-        return Text(_pairs(partitions), tuple(problems), _pairs(known), rows, lag, _numbers(others))
+        return Text(
+            _pairs(partitions),
+            tuple(problems),
+            _pairs(known),
+            rows,
+            lag,
+            _numbers(others),
+            tuple(RecentLetter(*letter) for letter in letters),
+        )
 
     def held(self) -> list[Held]:
         """Returns the records that this worker's handlers run, or ran when it died."""
@@ -233,19 +253,20 @@ def hands_of(workers: WorkersSettings) -> int:
 def _encoded(text: Text) -> bytes:
     parts: list[Sequence[object]] = [
         text.partitions,
-        [_short(problem) for problem in text.problems],
+        [_short(problem, _PROBLEM_MAX) for problem in text.problems],
         text.known,
         text.delays,
         [] if text.behind is None else [text.behind],  # one row, which is kept or cut as a whole
         text.others,
+        [each._replace(error=_short(each.error, _ERROR_MAX)) for each in text.letters],
     ]
     return fitted_json.encode(parts, _TEXT_ROOM)
 
 
-def _short(problem: str) -> str:
-    """Returns the line, cut if it is too long. Escapes characters that UTF-8 cannot encode."""
-    text = problem.encode(errors="backslashreplace").decode()
-    return text if len(text) <= _PROBLEM_MAX else f"{text[: _PROBLEM_MAX - 1]}…"
+def _short(line: str, most: int) -> str:
+    """Returns the line, cut to `most` characters. Escapes those that UTF-8 cannot encode."""
+    text = line.encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _numbers(rows: list[tuple[str, list[int]]]) -> tuple[tuple[str, tuple[int, ...]], ...]:

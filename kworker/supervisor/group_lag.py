@@ -33,7 +33,11 @@ class GroupLag:
         return [problem] if problem else []
 
     def status(self, delay_text: Text) -> dict[str, Any]:
-        """Returns the value of `lag` in `status --json`, in which unknown numbers are None."""
+        """Returns the value of `lag` in `status --json`, in which unknown numbers are None.
+
+        `topics` is empty while the brokers do not answer. Its `behind` is the number of offsets
+        between the group's positions and the ends of the topic's partitions.
+        """
         fleet = self._fleet
         oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.workers), default=0)
         records, unfinished = None, None
@@ -42,7 +46,16 @@ class GroupLag:
             rest = sum(count for at, count in _behind(delay_text).items() if at not in owned)
             records = fleet.sum(Field.LAG_RECORDS) + rest
             unfinished = fleet.sum(Field.UNFINISHED) + rest
-        return {"records": records, "unfinished": unfinished, "age_s": oldest_ms / 1000}
+        topics = [
+            {"topic": topic, "partitions": len(counts), "behind": sum(counts)}
+            for topic, counts in delay_text.behind or ()
+        ]
+        return {
+            "records": records,
+            "unfinished": unfinished,
+            "age_s": oldest_ms / 1000,
+            "topics": topics,
+        }
 
     def _unowned(self, delay_text: Text) -> dict[PartitionId, int]:
         """Returns the partitions that no member of the group has, and their numbers of records."""

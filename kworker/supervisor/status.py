@@ -11,6 +11,7 @@ from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import WorkerProcess
 
+_LETTERS_MAX = 10
 _COUNTERS = (
     "consumed",
     "done",
@@ -39,6 +40,7 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
         "dead_letters": {
             reason: counters[field.name.lower()] for reason, field in DEAD_BY_REASON.items()
         },
+        "last_dead_letters": _last_dead_letters(fleet),
         "runs": _runs(counters),
     }
 
@@ -94,6 +96,13 @@ def _age_s(since_ns: int) -> float:
     Reads the clock itself: a time that the caller read earlier may lie before `since_ns`.
     """
     return (monotonic_ns() - since_ns) / 1e9
+
+
+def _last_dead_letters(fleet: Fleet) -> list[dict[str, Any]]:
+    """Returns the last dead letters of the living workers, the newest first."""
+    found = [letter for worker in fleet.living for letter in worker.slot.read_text().letters]
+    found.sort(key=lambda letter: letter.at_ms, reverse=True)
+    return [letter._asdict() for letter in found[:_LETTERS_MAX]]
 
 
 def _runs(counters: Mapping[str, int]) -> dict[str, Any]:

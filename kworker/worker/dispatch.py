@@ -14,6 +14,7 @@ from kworker.core.lanes import Lanes
 from kworker.core.outcome import SKIPPED
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
+from kworker.instance.scoreboard import RecentLetter
 from kworker.worker.admission import Admission, CircuitOpen, Fail, Isolate, Run
 from kworker.worker.endings import Endings
 from kworker.worker.handlers.pool import Pool
@@ -124,6 +125,11 @@ class Dispatch:
         """One line for each present problem of handlers, Redis or the quarantine."""
         beside = [self._claims.problem, self._quarantine.problem]
         return [*self._decider.problems, *filter(None, beside)]
+
+    @property
+    def recent_letters(self) -> Iterable[RecentLetter]:
+        """The last dead letters, the newest at the end."""
+        return self._decider.recent_letters
 
     @property
     def stalled_s(self) -> float:

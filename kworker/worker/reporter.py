@@ -72,6 +72,7 @@ class StatusReporter:
             tuple(sorted(assignment.partitions)),
             tuple(self._loop.problems),
             tuple(assignment.known),
+            letters=tuple(self._loop.dispatch.recent_letters),
         )
         if text != self._text:
             self._text = text

@@ -205,6 +205,8 @@ def test_poison_is_dead_at_once(kafka: MemoryKafka, error: BaseException, reason
     [dead] = kafka.records(DEAD)
     assert told(dead)[names.REASON] == reason
     assert bench.poll_loop.settlement.counters.dead_by_reason == {reason.decode(): 1}
+    [letter] = bench.poll_loop.dispatch.recent_letters
+    assert (letter.record, letter.reason) == ("foo:0:0", reason.decode())
     assert committed(kafka) == 1
 
 

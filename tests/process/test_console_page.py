@@ -67,9 +67,16 @@ def opened(browser: Browser, address: str) -> Iterator[Callable[..., View]]:
 
 @pytest.fixture
 def red(service: Service, address: str) -> Service:
-    """One of its workers has a problem, whose text a stranger may have written."""
+    """One of its workers has a problem and a dead letter, whose texts a stranger wrote."""
     assert address
-    service.write(behaviour={"1": {"reasons": [ILL_WILL]}})
+    letters = [["orders:0:7", ILL_WILL, ILL_WILL, 1_790_000_000_000]]
+    behind = {"orders": [40, 2], ILL_WILL: [7]}
+    service.write(
+        behaviour={
+            "1": {"reasons": [ILL_WILL], "letters": letters},
+            "delay": {"behind": behind, "rows": [["1s", 3, None]]},
+        }
+    )
     service.serve()
     return service
 
@@ -95,6 +102,10 @@ def test_what_others_wrote_is_text_and_never_markup(
     assert red
     view = opened()
     view.reads("#problems li", "<img src=x onerror=alert(1)> &")
+    view.reads("#letter-rows td", "<img src=x onerror=alert(1)> &")
+    view.reads("#letter-rows td", "orders:0:7")
+    view.reads("#topic-rows td", "<img src=x onerror=alert(1)> &")
+    view.reads("#topic-rows tr", "orders242")
     assert view.page.locator("img").count() == 0
     view.reads("#state", "red")
     view.reads("#worker-rows td", "running, a problem")  # in words, too: hues are not for everybody

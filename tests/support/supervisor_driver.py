@@ -41,7 +41,7 @@ from kworker.core.wear import WearPolicy
 from kworker.errors import ConfigError, ExitCode, KworkerError
 from kworker.instance import host_lock
 from kworker.instance.crash_journal import CrashJournal
-from kworker.instance.scoreboard import Slot, Text
+from kworker.instance.scoreboard import RecentLetter, Slot, Text
 from kworker.instance.scoreboard_fields import Field
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import PreflightReport
@@ -190,7 +190,8 @@ class FakeWorker:
             self.slot.hand(index).take(offset, time.monotonic_ns())
         problems = tuple(self.behaviour.get("reasons", ()))
         mine = (("orders", self.slot.number),)
-        self.slot.write_text(Text(mine, problems, mine))
+        letters = tuple(RecentLetter(*each) for each in self.behaviour.get("letters", ()))
+        self.slot.write_text(Text(mine, problems, mine, letters=letters))
         words[Field.RED] = bool(problems)
         self.memory = b"x" * self.behaviour.get("bytes", 0)
         words[Field.BASELINE_BYTES] = self.behaviour.get("baseline_bytes", 0)

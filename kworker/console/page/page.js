@@ -97,6 +97,12 @@ function phase(row) {
   return cell;
 }
 
+function timed(at) {
+  const cell = make("td", null, "text");
+  cell.append(clock(at));
+  return cell;
+}
+
 const WORKERS = [
   ["worker", (row) => row.slot, true],
   ["phase", phase, true],
@@ -108,6 +114,17 @@ const WORKERS = [
   ["restarts", (row) => number(row.restarts)],
   ["pid", (row) => row.pid || "–"],
   ["partitions", partitions, true],
+];
+const LETTERS = [
+  ["time", (row) => timed(row.at_ms / 1000), true],
+  ["record", (row) => row.record, true],
+  ["reason", (row) => row.reason, true],
+  ["error", (row) => row.error, true],
+];
+const TOPICS = [
+  ["topic", (row) => row.topic, true],
+  ["partitions", (row) => number(row.partitions)],
+  ["behind", (row) => number(row.behind)],
 ];
 const DELAYS = [
   ["delay", (row) => row.delay, true],
@@ -153,11 +170,15 @@ function show(data) {
     tile("Oldest unfinished record", span(status.lag.age_s), of(4), now, span),
   );
   table(byId("worker-rows"), WORKERS, status.workers);
+  byId("topics").hidden = !status.lag.topics.length;
+  table(byId("topic-rows"), TOPICS, status.lag.topics);
   byId("delays").hidden = !status.delays.length;
   table(byId("delay-rows"), DELAYS, status.delays, now);
   byId("tables").hidden = status.spark.state === "off";
   byId("spark").textContent = [`Spark job ${status.spark.state}`, status.spark.reason].filter(Boolean).join(": ");
   table(byId("table-rows"), TABLES, status.spark.tables);
+  byId("letters").hidden = !status.last_dead_letters.length;
+  table(byId("letter-rows"), LETTERS, status.last_dead_letters);
   list(byId("counters"), Object.entries(status.counters).map(([name, count]) => [TOTALS[name] || name, number(count)]));
   list(byId("dead"), Object.entries(status.dead_letters).filter(([, count]) => count)
     .map(([reason, count]) => [reason, number(count)]));

@@ -11,6 +11,7 @@ import structlog
 from kworker.core.failure import Failure
 from kworker.core.outcome import DeadLettered, Output, Results, RetryScheduled
 from kworker.core.record import Partition, Record
+from kworker.instance.scoreboard import RecentLetter
 from kworker.worker.retries.circuit_breaker import CircuitBreaker
 from kworker.worker.retries.dead_letter_limit import DeadLetterLimit
 from kworker.worker.retries.failure_log import FailureLog, FailureLogPolicy
@@ -61,6 +62,11 @@ class RetryDecider:
         self._circuits: dict[str, CircuitBreaker] = {}  # by handler
         self._held: dict[Partition, deque[_Held]] = {}
         self._woken: list[Record] = []
+
+    @property
+    def recent_letters(self) -> Iterable[RecentLetter]:
+        """The last dead letters, the newest at the end."""
+        return self._log.recent
 
     # -- a run has ended --------------------------------------------------------------
 
@@ -160,8 +166,8 @@ class RetryDecider:
     def _dead_letter(
         self, record: Record, failure: Failure, reason: str, now: float
     ) -> DeadLettered:
-        self._log.dead(record, failure, reason, now)
         now_ms = int(self._wall() * 1000)
+        self._log.dead(record, failure, reason, now, now_ms)
         letter = self._outputs.dead_letter(record, failure, reason, record.attempt, now_ms)
         return DeadLettered([letter])
 

@@ -1,13 +1,16 @@
-"""The log lines of failed runs and dead letters, limited in number."""
+"""The log lines of failed runs and dead letters, limited in number, and the last dead letters."""
 
+from collections import deque
 from dataclasses import dataclass
 
 import structlog
 
 from kworker.core.failure import Failure
 from kworker.core.record import Record
+from kworker.instance.scoreboard import RecentLetter
 
 _LOG = structlog.get_logger()
+_RECENT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,13 @@ class FailureLogPolicy:
 class FailureLog:
     """Logs a WARNING per failed run and an ERROR per dead letter, up to a limit.
 
-    Owned by the poll thread.
+    Also keeps the last dead letters, for the status. Owned by the poll thread.
     """
 
     def __init__(self, policy: FailureLogPolicy = FailureLogPolicy()) -> None:
         self._runs = _Window(policy, "more runs failed than were logged")
         self._deaths = _Window(policy, "more records became dead letters than were logged")
+        self.recent: deque[RecentLetter] = deque(maxlen=_RECENT)
 
     def retried(self, record: Record, failure: Failure, what_next: str, now: float) -> None:
         """Logs a failed run after which a record does not become a dead letter.
@@ -46,8 +50,10 @@ class FailureLog:
                 at=failure.where,
             )
 
-    def dead(self, record: Record, failure: Failure, reason: str, now: float) -> None:
+    def dead(self, record: Record, failure: Failure, reason: str, now: float, now_ms: int) -> None:
         """Logs the failed run after which a record becomes a dead letter."""
+        place = "{}:{}:{}".format(*record.source.place)
+        self.recent.append(RecentLetter(place, reason, str(failure), now_ms))
         self._deaths.roll(now)
         if self._deaths.add():
             _LOG.error(

@@ -25,3 +25,13 @@ def test_a_console_that_waits_says_why() -> None:
     assert reason in shown(console=waiting)
     off = {"state": "off", "listen": "", "pid": None, "reason": ""}
     assert "console" not in shown(console=off)
+
+
+def test_topics_and_the_last_dead_letters_are_shown() -> None:
+    text = shown()
+    assert "topic orders: 8 behind in 4 partitions\n" in text
+    letter = {"record": "orders:3:17", "reason": "rejected", "at_ms": 0}
+    error = "bad \x1b[2J order\nand more"
+    text = shown(last_dead_letters=[{**letter, "error": error}] * 5)
+    assert text.count("dead letter orders:3:17, rejected, ") == 3
+    assert "ago: bad \\x1b[2J order\n" in text

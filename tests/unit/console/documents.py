@@ -39,8 +39,24 @@ def document(**changed: Any) -> dict[str, Any]:
         "suspects": 0,
         "counters": {name: number for number, name in enumerate((*counters, *others), 10)},
         "dead_letters": {"rejected": 4, "exhausted": 10},
+        "last_dead_letters": [
+            {
+                "record": "orders:3:17",
+                "reason": "rejected",
+                "error": "no",
+                "at_ms": 1_790_000_000_000,
+            }
+        ],
         "runs": {"bounds_s": [0.01, 0.1], "counts": [5, 2, 1], "sum_s": 0.75},
-        "lag": {"records": 7, "unfinished": 9, "age_s": 1.5},
+        "lag": {
+            "records": 7,
+            "unfinished": 9,
+            "age_s": 1.5,
+            "topics": [
+                {"topic": "orders", "partitions": 4, "behind": 8},
+                {"topic": "orders.requeue", "partitions": 4, "behind": 1},
+            ],
+        },
         "delays": [{"delay": "5s", "waiting": 2, "next_due_ms": 1_790_000_000_500}],
         "delay": {"pid": 98, "heartbeat_age_s": 0.2},
         "spark": {"state": "off", "pid": None, "reason": "", "tables": []},

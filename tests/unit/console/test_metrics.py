@@ -45,6 +45,7 @@ def test_each_number_of_the_status_is_a_metric() -> None:
     assert found["kworker_delayed_records", "5s"] == 2
     assert found["kworker_delay_next_due_timestamp_seconds", "5s"] == 1_790_000_000.5
     assert (found["kworker_lag_records",], found["kworker_unfinished_records",]) == (7, 9)
+    assert found["kworker_topic_behind_records", "orders.requeue"] == 1
     assert found["kworker_table_rows_total", "orders"] == 12
     assert found["kworker_table_behind_records", "orders"] == 5
 
@@ -52,7 +53,7 @@ def test_each_number_of_the_status_is_a_metric() -> None:
 def test_what_is_not_known_has_no_sample() -> None:
     """A zero would tell an alert that all is well."""
     dead = worker(1, pid=0, phase="gone", heartbeat_age_s=None)
-    lag = {"records": None, "unfinished": None, "age_s": 0.0}
+    lag = {"records": None, "unfinished": None, "age_s": 0.0, "topics": []}
     delay = {"pid": 0, "heartbeat_age_s": None}
     found = samples(document(workers=[worker(0), dead], lag=lag, delay=delay))
     assert ("kworker_lag_records",) not in found

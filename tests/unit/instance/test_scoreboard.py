@@ -8,7 +8,7 @@ import pytest
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
 from kworker.core.run_times import BOUNDS_S
-from kworker.instance.scoreboard import Held, Scoreboard, Text
+from kworker.instance.scoreboard import Held, RecentLetter, Scoreboard, Text
 from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
 from kworker.worker.retries.policy import FINAL
 
@@ -113,6 +113,16 @@ def test_no_part_of_the_text_takes_the_room_of_another() -> None:
     assert [len(part) > 300 for part in told] == [True, True, True, False]
     assert len(text.problems) >= 1
     assert text.delays == delays[: len(text.delays)]
+
+
+def test_a_dead_letter_is_told_whatever_its_error_holds() -> None:
+    slot = board().slots[0]
+    slot.write_text(Text(letters=(RecentLetter("a:0:1", "rejected", "\ud800" + "x" * 5_000, 7),)))
+    [letter] = slot.read_text().letters
+    assert letter[:2] == ("a:0:1", "rejected")
+    assert letter.error.startswith("\\ud800xxx")
+    assert letter.error.endswith("…")
+    assert len(letter.error) == 300
 
 
 def test_a_partition_and_an_offset_fit_into_one_word():
