@@ -1,0 +1,139 @@
+"""Two hosts work for one group; one is frozen and thawed, one is killed: the sums are equal."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support import kafka
+from tests.support.kafka import Writer, numbered
+from tests.support.ledgers import by_position, invocations
+from tests.support.service import OTHER_HOST, Service, lasting, named, service, stop
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(600)
+
+# For a proof 50000.
+RECORDS = int(os.environ.get("PROOF_FROZEN_HOSTS", "8000"))
+PARTS = 4
+PARTITIONS = 8
+SESSION_S = 10.0
+
+Topic = Callable[..., str]
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_frozen_and_a_killed_host_lose_nothing(
+    tmp_path: Path, bootstrap: str, topic: Topic, guarantee: str
+) -> None:
+    """The thawed one finds that its partitions are another's, and writes nothing for them."""
+    source = topic("hosts", partitions=PARTITIONS)
+    with pair(tmp_path, bootstrap, source, guarantee) as (here, there):
+        writer = Writer(bootstrap, tmp_path / "produced")
+        records = numbered(RECORDS, keys=500)
+
+        def write() -> None:
+            writer.begin(source, islice(records, RECORDS // PARTS))
+            writer.hear()
+
+        write()
+        freeze(there)
+        has_all(here)
+        write()
+        thaw(there)
+        eventually(lambda: shared(here, there), timeout_s=90, what="the thawed host has a share")
+        write()
+        at_work(here)
+        killed = kill(here)
+        has_all(there)
+        write()
+        writer.finish()
+        there.caught_up()
+        there.ends_well()
+    produced = {record.position for record in writer.acked}
+    results = Counter(read.source for read in kafka.read_all(bootstrap, here.results))
+    runs = by_position(invocations(here.ledger))
+    repeated = sum(count > 1 for count in results.values())
+    ran_twice = sum(len(each) > 1 for each in runs.values())
+    print(f"{len(produced)} records, {ran_twice} ran again, {repeated} results came again")
+    assert len(produced) == RECORDS // PARTS * PARTS
+    assert set(results) == produced
+    assert killed > 0, "an invalid run: the killed host had nothing in hand"
+    if guarantee == "exactly-once":
+        assert repeated == 0
+
+
+@contextmanager
+def pair(
+    folder: Path, bootstrap: str, source: str, guarantee: str
+) -> Iterator[tuple[Service, Service]]:
+    """Two copies of one service, as on two hosts; both have partitions."""
+    options: dict[str, Any] = {
+        "name": f"proof-{source}",
+        "ledger": folder / "ledger",
+        "handlers": lasting(0.01),
+        "settings": {
+            "workers": {"processes": 2, "threads": 8},
+            "delivery": {"guarantee": guarantee},
+            "kafka.consumer": {"session.timeout.ms": int(SESSION_S * 1000)},
+        },
+    }
+    with (
+        service(folder / "here", bootstrap, [source], **options) as here,
+        service(
+            folder / "there", bootstrap, [source], instance="there", prelude=OTHER_HOST, **options
+        ) as there,
+    ):
+        for host in (here, there):
+            host.start()
+        for host in (here, there):
+            host.is_running()
+        eventually(lambda: shared(here, there), timeout_s=60, what="both hosts have partitions")
+        yield here, there
+
+
+def shared(here: Service, there: Service) -> bool:
+    """Whether each host has some partitions, and together all, each once."""
+    mine, theirs = ([at for share in host.shares() for at in share] for host in (here, there))
+    return bool(mine and theirs) and len({*mine, *theirs}) == len(mine + theirs) == PARTITIONS
+
+
+def has_all(host: Service) -> None:
+    def all_of_them() -> bool:
+        return sum(map(len, host.shares())) == PARTITIONS
+
+    eventually(all_of_them, timeout_s=90, what="the other host has all partitions")
+
+
+def at_work(host: Service) -> int:
+    def in_hand() -> int:
+        return sum(row["in_flight"] for row in host.workers().values())
+
+    return eventually(in_hand, timeout_s=60, every_s=0.01, what="the host is at work")
+
+
+def freeze(host: Service) -> None:
+    """Stops all of its processes, the supervisor last: it would act for stuck workers."""
+    at_work(host)
+    supervisor = psutil.Process(host.pid)
+    for process in [*reversed(supervisor.children(recursive=True)), supervisor]:
+        stop(process)
+
+
+def thaw(host: Service) -> None:
+    for process in host.processes():
+        process.resume()
+
+
+def kill(host: Service) -> int:
+    """As by a power cut; how many records its handlers had begun and not ended."""
+    pids = set(host.worker_pids().values())
+    host.end()
+    assert not named("kworker", host.processes())
+    return sum(host.cut_off(pid) for pid in pids)
