@@ -26,12 +26,11 @@ from kworker.config.model import Config
 from kworker.config.topics import delay_ms, delay_pattern
 from kworker.core.duration import format_duration
 from kworker.core.phase import Phase
+from kworker.delay.assembly import DelayPlatform, make_delay_loop
 from kworker.delay.assignment import DelayAssignment
 from kworker.delay.forwarder import Forwarder
 from kworker.delay.group_lag import make_group_lag
 from kworker.delay.loop import DelayLoop
-from kworker.delay.partitions import HoldPolicy
-from kworker.delay.routes import Routes
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Slot, Text
 from kworker.instance.scoreboard_fields import Field
@@ -39,7 +38,6 @@ from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJu
 
 _LOG = structlog.get_logger()
 
-_HOLD = HoldPolicy(records_max=10_000, bytes_max=32 << 20)
 _TRANSACTION_S = 10.0  # for each step of one; well below the supervisor's limit for heartbeats
 _REPORT_EVERY_S = 0.1
 _PROBLEMS_MAX = 8
@@ -164,21 +162,22 @@ def _make(
 ) -> tuple[KafkaConsumer, DelayLoop, Forwarder]:
     producer = delay_producer_properties(config)
     name = transactional_id(config, "delay")
-    forwarder = Forwarder(lambda: KafkaTransactor(producer, name, _TRANSACTION_S), goes_on)
     made: list[KafkaConsumer] = []
 
     def consumer(assignment: DelayAssignment) -> KafkaConsumer:
         made.append(KafkaConsumer(delay_consumer_properties(config), assignment))
         return made[0]
 
-    assignment = DelayAssignment(
-        consumer, lambda topic: delay_ms(config, topic), _HOLD, forwarder.open, goes_on
-    )
-    delays = {config.retry_topic(delay): round(delay * 1000) for delay in config.retry.delays}
-    routes = Routes(config.requeue_topic, config.dead_letter.topic, delays)
-    watch = KafkaWatch(admin_properties(config))
     fences = FencingJudge(name, FencePolicy(int(producer["transaction.timeout.ms"]) / 1000), began)
-    return made[0], DelayLoop(assignment, forwarder, watch, routes, fences), forwarder
+    platform = DelayPlatform(
+        consumer,
+        lambda: KafkaTransactor(producer, name, _TRANSACTION_S),
+        KafkaWatch(admin_properties(config)),
+        fences,
+        goes_on,
+    )
+    loop, forwarder = make_delay_loop(config, platform)
+    return made[0], loop, forwarder
 
 
 def _delay_rows(config: Config, loop: DelayLoop) -> tuple[tuple[str, int, int | None], ...]:

@@ -15,7 +15,6 @@ from kworker.config.client_properties import delay_group
 from kworker.config.model import Config
 from kworker.config.topics import (
     HEADROOM_BYTES,
-    delay_ms,
     delay_pattern,
     own_topics,
     written_topics,
@@ -23,11 +22,9 @@ from kworker.config.topics import (
 from kworker.core.duration import format_duration
 from kworker.core.headers import SOURCE, Source
 from kworker.core.message import PartitionId, RawMessage
+from kworker.delay.assembly import DelayPlatform, make_delay_loop
 from kworker.delay.assignment import DelayAssignment
-from kworker.delay.forwarder import Forwarder
 from kworker.delay.loop import DelayLoop
-from kworker.delay.partitions import HoldPolicy
-from kworker.delay.routes import Routes
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.testing.virtual_clock import VirtualClock
 from kworker.worker.assembly import Platform, Role, make_intake, make_poll_loop
@@ -40,7 +37,6 @@ STEADY_TURNS = 3  # without progress, in which the clock stands still; then a tu
 TURN_S = 0.01  # on the virtual clock
 CALM_TURNS = 30  # without progress, after which the clock goes on to the next event
 _LEAP_S = 1.0, 3600.0  # the first and the longest, where no next event is known
-_HOLD = HoldPolicy(records_max=10_000, bytes_max=32 << 20)
 _FENCE_S = 60.0
 _ASKING_S = 0.0002  # of true time, which the claims thread takes
 _TOPIC_BYTES = 1_048_588  # the broker's default
@@ -168,33 +164,24 @@ class MemoryService:
             limits.update(*facts)
 
     def _make_delay_loop(self) -> DelayLoop:
-        config, name = self._config, "delay"
-        forwarder = Forwarder(lambda: self._transactor({}, name, 0.0))
-        group = {"group.id": delay_group(config), "enable.partition.eof": True}
+        group = {"group.id": delay_group(self._config), "enable.partition.eof": True}
         consumers: list[MemoryConsumer] = []
 
         def consumer(assignment: DelayAssignment) -> MemoryConsumer:
             consumers.append(MemoryConsumer(self.kafka, group, assignment))
             return consumers[0]
 
-        assignment = DelayAssignment(
+        name = "delay"
+        platform = DelayPlatform(
             consumer,
-            lambda topic: delay_ms(config, topic),
-            _HOLD,
-            forwarder.open,
-            lambda: True,
-        )
-        delays = {config.retry_topic(delay): round(delay * 1000) for delay in config.retry.delays}
-        loop = DelayLoop(
-            assignment,
-            forwarder,
+            lambda: self._transactor({}, name, 0.0),
             MemoryWatch(self.kafka),
-            Routes(config.requeue_topic, config.dead_letter.topic, delays),
             FencingJudge(name, FencePolicy(_FENCE_S), -inf),
-            self.clock.monotonic,
-            self.clock.wall_ms,
+            clock=self.clock.monotonic,
+            wall_ms=self.clock.wall_ms,
         )
-        consumers[0].subscribe([delay_pattern(config)])
+        loop, _ = make_delay_loop(self._config, platform)
+        consumers[0].subscribe([delay_pattern(self._config)])
         return loop
 
     def _transactor(
