@@ -1,5 +1,6 @@
 """`kworker init`: writes a first configuration, a first handler and its test."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -27,11 +28,11 @@ threads = 16                         # handlers at once in each process
 #ordering = "key"                    # key | partition | none: which records run in order
 #handler_timeout = "5m"
 
-#[spark]                             # writes results to tables; kworker check says what it needs
+#[spark]                              # writes results to tables
 #[[spark.tables]]
 #name = "greetings"
-#path = "data/greetings"
-#schema = "greeting STRING"          # the columns of a result
+#path = "data/greetings"              # Delta; format = "parquet" or "iceberg" for those
+#schema = "greeting STRING"           # the columns of a result
 """
 
 HANDLERS = '''\
@@ -71,15 +72,19 @@ _BOOTSTRAP = "127.0.0.1:9092"
 def init() -> None:
     """Write a first kworker.toml, handlers.py and its test into the current folder.
 
-    If a sandbox runs in this folder, the configuration has its address. A .gitignore is written
-    unless there is one.
+    If a sandbox runs in this folder, the configuration has its address. It has a table if pyspark
+    is installed. A .gitignore is written unless there is one.
     """
     for name in FILES:
         if Path(name).exists():
             raise UsageError(f"{Path(name).absolute()} exists already; nothing was written")
     bootstrap = _sandbox()
-    for name, text in FILES.items():
-        _write(name, text.replace("BOOTSTRAP", bootstrap or _BOOTSTRAP))
+    configuration = CONFIGURATION.replace("BOOTSTRAP", bootstrap or _BOOTSTRAP)
+    if find_spec("pyspark"):
+        head, table = configuration.split("\n#[spark]")
+        configuration = f"{head}\n[spark]" + table.replace("\n#", "\n")
+    for name, text in {**FILES, "kworker.toml": configuration}.items():
+        _write(name, text)
     if not Path(".gitignore").exists():
         _write(".gitignore", IGNORED)
     first = f"Kafka is {bootstrap}, of the sandbox" if bootstrap else "kworker sandbox up"

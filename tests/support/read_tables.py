@@ -1,5 +1,7 @@
-"""Reads tables with Spark: for each configuration named on standard input, a line of JSON."""
+"""Reads tables with Spark, as each line of JSON on standard input asks; answers with JSON."""
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -23,9 +25,18 @@ def main(path: str) -> None:
     session = open_session(config, archives(config.spark.tables, progress=print))
     for line in sys.stdin:
         # In a session of its own, so that no table is one of before.
-        found = rows(session.newSession(), toml_file.load(line.rstrip("\n")))
-        answers.write(json.dumps(found) + "\n")
+        answer = asked(session.newSession(), json.loads(line))
+        answers.write(json.dumps(answer) + "\n")
     close_session(session, config)
+
+
+def asked(session: SparkSession, question: dict[str, str]) -> Any:
+    """The rows of a configuration's tables; or what code prints that knows `spark`."""
+    if "config" in question:
+        return rows(session, toml_file.load(question["config"]))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(question["code"], {"spark": session})
+    return printed.getvalue()
 
 
 def rows(session: SparkSession, config: Config) -> dict[str, list[dict[str, Any]]]:

@@ -61,15 +61,22 @@ class Reader:
 
     def rows(self, config: Path) -> dict[str, Rows]:
         """The rows of each table of a configuration; blocks while Spark reads."""
+        found: dict[str, Rows] = self._ask(config=str(config))
+        return found
+
+    def shows(self, code: str) -> str:
+        """What Python code prints that uses the session as `spark`."""
+        return str(self._ask(code=code))
+
+    def _ask(self, **question: str) -> Any:
         assert self._process.stdin
         assert self._process.stdout
         with self._turn:
-            self._process.stdin.write(f"{config}\n")
+            self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         assert answer, self._errors.read_text()
-        found: dict[str, Rows] = json.loads(answer)
-        return found
+        return json.loads(answer)
 
     def close(self) -> None:
         """Its JVM ends with it."""
