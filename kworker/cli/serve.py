@@ -8,15 +8,19 @@ from kworker import log
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.errors import ExitCode
+from kworker.supervisor.code_watch import CodeWatch
 from kworker.supervisor.preflight_child import PreflightReport
 from kworker.supervisor.supervisor import Supervisor
 from kworker.supervisor.wiring import Wiring
 
 
-def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> int:
+def serve(
+    config: Config, named: Path | None, ready_fd: int | None = None, *, reload: bool = False
+) -> int:
     """Runs the supervisor until the service ends, and returns its exit code.
 
     A reload reads `named`, the file of --config. The supervisor reports its start to `ready_fd`.
+    With `reload`, the service reloads when a file of its folder changes.
     """
     # Imported before the fork, so that a replaced worker starts at once. Modules only: no client
     # of Kafka, Redis or Spark may exist before the fork.
@@ -30,6 +34,7 @@ def serve(config: Config, named: Path | None, ready_fd: int | None = None) -> in
         delay_main=partial(process.run, began=began),
         preflight=_preflight,
         read_config=lambda: toml_file.load(named),
+        changed_files=CodeWatch(config.file).turn if reload else lambda _: (),
     )
     return Supervisor(config, wiring, ready_fd).run()
 

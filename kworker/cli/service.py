@@ -49,18 +49,27 @@ def start(
     timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="With --daemon: wait at most this long.")
     ] = "60s",
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload",
+            help="For development: reload when kworker.toml or Python code beside it changes.",
+        ),
+    ] = False,
 ) -> None:
     """Run the service in the foreground: the supervisor and its workers.
 
     Ctrl-C drains the service: it finishes the records in hand within drain_timeout, and ends.
+
+    With --reload, code that cannot be imported changes nothing: the workers run on as they are.
     """
     from kworker.cli.serve import serve
 
     loaded = toml_file.load(config)
     if daemon:
-        _start_daemon(loaded, config, _seconds(timeout))
+        _start_daemon(loaded, config, _seconds(timeout), reload=reload)
     else:
-        raise typer.Exit(serve(loaded, config))
+        raise typer.Exit(serve(loaded, config, reload=reload))
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -165,14 +174,18 @@ def dump(config: ConfigOption = None) -> None:
     typer.echo(f"the stacks of workers {pids} are in the log of the service ({where})")
 
 
-def _start_daemon(loaded: Config, config: Any, timeout_s: float) -> None:
+def _start_daemon(loaded: Config, config: Any, timeout_s: float, *, reload: bool) -> None:
     from kworker.cli.serve import serve
     from kworker.supervisor.daemon import DaemonExited, DaemonReady, DaemonWaiting, launch
 
     folder = _folder(loaded)
     folder.make()
     folder.check_free()
-    match launch(lambda ready_fd: serve(loaded, config, ready_fd), folder.log, timeout_s):
+
+    def run(ready_fd: int) -> int:
+        return serve(loaded, config, ready_fd, reload=reload)
+
+    match launch(run, folder.log, timeout_s):
         case DaemonReady(pid):
             typer.echo(f"{loaded.name} is ready, pid {pid}, log {folder.log}")
         case DaemonWaiting():

@@ -51,6 +51,7 @@ class Supervisor:
         self._service = Service(config, wiring, folder, self._selector, announcer, now)
         self._control = ControlServer(folder.socket, self._selector, verbs(self._service), now)
         self._signal_actions = _signal_actions(self._service)
+        self._changed_files = wiring.changed_files
         setproctitle(f"kworker: supervisor [{config.name}]")
         _LOG.info("supervisor started", service=config.name, instance=config.instance)
 
@@ -84,8 +85,14 @@ class Supervisor:
         for key in ready:
             if self._selector.get_map().get(key.fd) is key:  # reaping may have closed it
                 key.data()
+        self._reload_if_changed(now)
         self._service.turn(now)
         self._control.turn(now)
+
+    def _reload_if_changed(self, now: float) -> None:
+        if self._service.mode is Mode.SERVING and (changed := self._changed_files(now)):
+            _LOG.info("files have changed: reloading", files=changed)
+            self._service.reload(now)
 
     def _wait(self) -> list[selectors.SelectorKey]:
         closing = self._service.mode in (Mode.DRAINING, Mode.CLOSING)

@@ -43,6 +43,7 @@ from kworker.instance import host_lock
 from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.scoreboard import RecentLetter, Slot, Text
 from kworker.instance.scoreboard_fields import Field
+from kworker.supervisor.code_watch import CodeWatch
 from kworker.supervisor.limits import Limits
 from kworker.supervisor.preflight_child import PreflightReport
 from kworker.supervisor.supervisor import Supervisor
@@ -58,6 +59,7 @@ def main(folder: Path, ready_fd: int | None = None) -> int:
         delay_main=fake_delay,
         preflight=lambda _: preflight(folder),
         read_config=lambda: read_config(folder),
+        changed_files=CodeWatch(folder / "kworker.toml").turn,
         limits=read_limits(folder),
         spark_command=(sys.executable, "-m", "tests.support.fake_spark"),
     )
