@@ -68,6 +68,7 @@ class Metrics(CollectorRegistry):
         if document is not None and up:
             yield from _service(document)
             yield from _workers(document["workers"])
+            yield _deaths(document)
             yield from _delays(document)
             yield from _spark(document["spark"])
 
@@ -133,6 +134,12 @@ def _workers(rows: list[_Row]) -> Iterator[Metric]:
         yield _family(
             CounterMetricFamily, f"worker_{field}", text, "worker", _by(rows, "slot", field)
         )
+
+
+def _deaths(document: Document) -> Metric:
+    text = "Unplanned ends of workers, by exit code or signal."
+    deaths = document["deaths"].items()
+    return _family(CounterMetricFamily, "worker_deaths", text, "cause", deaths)
 
 
 def _delays(document: Document) -> Iterator[Metric]:

@@ -40,6 +40,7 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
         "dead_letters": {
             reason: counters[field.name.lower()] for reason, field in DEAD_BY_REASON.items()
         },
+        "deaths": dict(fleet.deaths),
         "last_dead_letters": _last_dead_letters(fleet),
         "runs": _runs(counters),
     }

@@ -23,6 +23,7 @@ def test_a_killed_worker_is_back_within_two_seconds(service: Service):
     assert service.births(0)[-1] - killed < 2
     assert service.running()[1] == before[1]
     assert [row["restarts"] for row in service.workers()] == [1, 0]
+    assert service.status()["deaths"] == {"SIGKILL": 1}
     assert "worker 0 exited (SIGKILL) after" in service.said()
     assert "next start at once" in service.said()
 

@@ -51,6 +51,7 @@ class Fleet:
         self.records_left = 0  # their number, as far as the workers that left them knew it
         self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
         self._counters_of_dead: Counter[str] = Counter()
+        self.deaths: Counter[str] = Counter()  # unplanned ones, by how the worker exited
         self._draining = False
         self._folder = folder
         self._journal = CrashJournal(folder.suspects)
@@ -245,6 +246,7 @@ class Fleet:
     def _restart(self, worker: WorkerProcess, death: Death, now: float) -> ExitCode | None:
         answer = worker.plan_restart(death, now)
         cause, life_s = exit_text(death.code), death.life_s
+        self.deaths[cause] += 1
         if isinstance(answer, GiveUp):
             _LOG.error(
                 f"worker {worker.number} exited ({cause}) after {life_s:.1f} s;"

@@ -39,6 +39,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "suspects": 0,
         "counters": {name: number for number, name in enumerate((*counters, *others), 10)},
         "dead_letters": {"rejected": 4, "exhausted": 10},
+        "deaths": {"SIGKILL": 2, "exit code 1": 1},
         "last_dead_letters": [
             {
                 "record": "orders:3:17",
