@@ -63,9 +63,8 @@ class TableReport:
     name: str
     refused: str
     rows: int
-    missing: int
-    repeated: int
-    unexplained: int
+    missing: int  # results without a row
+    repeated: int  # results with several rows
 
 
 @dataclass(slots=True)
@@ -154,22 +153,13 @@ class Audit:
 
     def _add_table(self, table: AuditedTable, store: TraceStore) -> None:
         row = Trace(TraceKind.ROW, store.number(table.name), 0, 0)
-        store.add((_key(source, store), row) for source in self._unexplained(table))
+        store.add((_key(source, store), row) for source in table.unexplained)
         missing, repeated = table.counts.get("missing", 0), table.counts.get("repeated", 0)
-        unexplained = table.counts.get("unexplained", 0) if self._rules.results_complete else 0
-        report = TableReport(table.name, table.refused, table.rows, missing, repeated, unexplained)
+        report = TableReport(table.name, table.refused, table.rows, missing, repeated)
         self._report.tables.append(report)
         self._report.holes += missing
-        self._report.doubles += repeated + unexplained
+        self._report.doubles += repeated
         self._list(_of_row(table.name, fault) for fault in table.faults)
-
-    def _unexplained(self, table: AuditedTable) -> Iterator[Source]:
-        """Yields the source of each row without a result; lists those that must have one."""
-        for source in table.unexplained:
-            if self._rules.results_complete:  # else rows outlive their results
-                what = f"a row of table {table.name} without a result in the topic"
-                self._list([RecordProblem(_record(source), "double", what)])
-            yield source
 
     def _judge_all(self, store: TraceStore) -> None:
         names = store.names
@@ -199,8 +189,8 @@ class Audit:
         for problem in problems:
             self._report.doubles += problem.kind == "double"
             self._report.holes += problem.kind == "hole"
-            places = (f"{names[t.topic]}:{t.partition}:{t.offset}" for t in problem.traces)
-            self._list([RecordProblem(record, problem.kind, problem.what, tuple(places))])
+            places = tuple(_place(trace, names) for trace in problem.traces)
+            self._list([RecordProblem(record, problem.kind, problem.what, places)])
 
     def _list(self, problems: Iterable[RecordProblem]) -> None:
         room = self._scope.problems_max - len(self._report.problems)
@@ -222,6 +212,12 @@ def _key(source: Source, store: TraceStore) -> SourceKey:
 
 def _record(source: Source) -> str:
     return "{}:{}:{}".format(*source.place)
+
+
+def _place(trace: Trace, names: list[str]) -> str:
+    if trace.kind is TraceKind.ROW:
+        return f"table {names[trace.topic]}"
+    return f"{names[trace.topic]}:{trace.partition}:{trace.offset}"
 
 
 def _of_row(table: str, fault: RowFault) -> RecordProblem:

@@ -72,8 +72,8 @@ def audit(
 
     Reads topics, committed positions and tables, and nothing of the service itself, which may run
     or not. Each source record with FROM ≤ timestamp < TO is counted once: with a result, as a dead
-    letter, waiting for a retry, settled without a result (the handler returned none, or idempotency
-    had seen it), or not settled.
+    letter, waiting for a retry, settled without a result (the handler returned none, idempotency
+    had seen it, or it is older than the group), or not settled.
 
     A double is a record with the same result twice, with a result and an open dead letter, or with
     two rows. A hole is a missing result of several, a retry that was lost, or a result without a
@@ -214,7 +214,6 @@ def _of_table(table: "TableReport") -> str:
     faults = {
         "results without a row": table.missing,
         "results with several rows": table.repeated,
-        "rows without a result": table.unexplained,
     }
     told = "".join(f", {count:,} {what}" for what, count in faults.items() if count)
     return f"table {table.name}: {table.rows:,} rows{told}"

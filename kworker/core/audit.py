@@ -14,7 +14,7 @@ class TraceKind(IntEnum):
     RETRY = 2  # a copy in a delay topic
     REQUEUE = 3
     DEAD = 4
-    ROW = 5  # of a table, without its result in Kafka
+    ROW = 5  # of a table, without a result in Kafka; `topic` is then the table's name
 
 
 class LetterState(IntEnum):
@@ -91,10 +91,24 @@ def judge(traces: Sequence[Trace], rules: Rules) -> Judgement:
     for trace in traces:
         kinds[trace.kind].append(trace)
     waiting = _waiting(kinds)
-    outcome = _outcome(kinds, rules, waits=bool(waiting))
+    told = _outcome(kinds, rules, waits=bool(waiting))  # without the rows
+    outcome = Outcome.RESULT if kinds[TraceKind.ROW] and told in _WITHOUT_RESULT else told
     due_ms = min((copy.due_ms for copy in waiting), default=0)
     problems = [*_doubles(kinds), *_holes(kinds, outcome, rules)]
+    # A row may be newer than the ends; but what has ended gets no more results.
+    if kinds[TraceKind.ROW] and rules.results_complete and told in _ENDED:
+        rows = kinds[TraceKind.ROW]
+        problems.append(Contradiction("double", "a row without a result in the topic", rows))
     return Judgement(outcome, len(kinds[TraceKind.RESULT]), due_ms, problems)
+
+
+_WITHOUT_RESULT = (
+    Outcome.DISCARDED,
+    Outcome.SENT_ELSEWHERE,
+    Outcome.NO_RESULT,
+    Outcome.NOT_SETTLED,
+)
+_ENDED = (Outcome.RESULT, Outcome.DISCARDED, Outcome.SENT_ELSEWHERE, Outcome.NO_RESULT)
 
 
 def _waiting(kinds: dict[TraceKind, list[Trace]]) -> list[Trace]:
@@ -120,7 +134,7 @@ def _outcome(kinds: dict[TraceKind, list[Trace]], rules: Rules, *, waits: bool) 
         return Outcome.WAITING
     if LetterState.OPEN in states:
         return Outcome.DEAD
-    if kinds[TraceKind.RESULT] or kinds[TraceKind.ROW]:
+    if kinds[TraceKind.RESULT]:
         return Outcome.RESULT
     if LetterState.DISCARDED in states:
         return Outcome.DISCARDED

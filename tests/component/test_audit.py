@@ -172,10 +172,11 @@ def test_rows_are_reported_with_the_results(brokers: Brokers, tmp_path: Path) ->
     found = audited(brokers, service(tmp_path), tables=[table])
     assert (found.holes, found.doubles) == (1, 2)
     assert [(each.record, each.kind) for each in found.problems] == [
-        ("orders:0:2", "double"),
         ("orders:0:0", "hole"),
         ("orders:0:1", "double"),
+        ("orders:0:2", "double"),
     ]
+    assert found.problems[-1].places == ("table orders",)
     assert found.outcomes == {Outcome.RESULT: 3}
 
 

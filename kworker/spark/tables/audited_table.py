@@ -26,8 +26,8 @@ class AuditedTable:
 
     `refused` is the reason why the table was not audited, else "". `counts` has the number of each
     fault. `faults` has the first of those that are missing or repeated, sorted by source.
-    `unexplained` yields the source of each row without a result. It must be read before the next
-    table is audited.
+    `unexplained` yields the source of each row without a result: the result may have been deleted,
+    or be newer than the audit. It must be read before the next table is audited.
     """
 
     name: str

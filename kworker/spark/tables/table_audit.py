@@ -22,12 +22,12 @@ from kworker.spark.tables.sinks import Sink, sinks
 _POSITION = SOURCE_COLUMNS[:-1]
 _PLACE = (*_POSITION, "millis")
 _MILLIS_OF_RESULT = f"CASE WHEN millis BETWEEN 0 AND {LATEST_STAMP_MS} THEN millis ELSE -1 END"
+_NO_ROWS = (
+    "source_topic STRING, source_partition INT, source_offset BIGINT, source_index INT,"
+    " source_timestamp TIMESTAMP"
+)
 _MILLIS_OF_ROW = "coalesce(unix_millis(source_timestamp), -1)"
 """SQL for the source's timestamp. Rows hold none that Spark's calendar cannot name."""
-_FAULT = (
-    "CASE WHEN rows IS NULL THEN IF(written, 'missing', NULL)"
-    " WHEN results IS NULL THEN 'unexplained' WHEN rows > 1 THEN 'repeated' END AS fault"
-)
 
 
 def refusal(table: TableSettings) -> str:
@@ -72,15 +72,10 @@ def _audited(
     name = sink.table.name
     if why := refusal(sink.table):
         return AuditedTable(name, why)
-    positions = scope.positions.get(name, {})
     rows = _rows(session, sink, scope)
-    if rows is None:
-        wrote = any(positions.values())
-        missing = "it is missing, although results were written to it"
-        return AuditedTable(name, missing if wrote else "nothing has been written to it yet")
     results = _results(session, config, sink.table, scope)
     compared = results.join(rows, list(_PLACE), "full_outer")
-    faulty = compared.selectExpr("*", _FAULT).where("fault IS NOT NULL").persist()
+    faulty = compared.selectExpr("*", _fault(sink.table)).where("fault IS NOT NULL").persist()
     listed = faulty.where("fault <> 'unexplained'").orderBy(*_PLACE).limit(scope.faults_max)
     return AuditedTable(
         name,
@@ -91,6 +86,16 @@ def _audited(
             for row in listed.collect()
         ],
         unexplained=map(_source, faulty.where("fault = 'unexplained'").toLocalIterator()),
+    )
+
+
+def _fault(table: TableSettings) -> str:
+    """SQL for the fault of one place, from its numbers of results and rows; NULL for none."""
+    rows_max = "results" if table.replays else "1"  # a replay's results are rows of their own
+    return (
+        "CASE WHEN rows IS NULL THEN IF(written, 'missing', NULL)"
+        " WHEN results IS NULL THEN 'unexplained'"
+        f" WHEN rows > {rows_max} THEN 'repeated' END AS fault"
     )
 
 
@@ -111,15 +116,15 @@ def _results(
     return _in_scope(placed, scope).groupBy(*_PLACE).agg(*counts)
 
 
-def _rows(session: SparkSession, sink: Sink, scope: TableAuditScope) -> DataFrame | None:
-    """The number of `rows` of each place; None if the table does not exist."""
+def _rows(session: SparkSession, sink: Sink, scope: TableAuditScope) -> DataFrame:
+    """The number of `rows` of each place; a table that does not exist has none."""
     try:
         if sink.table.format == "parquet":
             table = session.read.parquet(sink.table.path)
         else:
             table = session.table(sink.name)
     except AnalysisException:
-        return None
+        table = session.createDataFrame([], _NO_ROWS)
     placed = table.selectExpr(*_POSITION, f"{_MILLIS_OF_ROW} AS millis")
     return _in_scope(placed, scope).groupBy(*_PLACE).agg(f.count("*").alias("rows"))
 

@@ -45,7 +45,8 @@ ROW = Trace(TraceKind.ROW, TABLE, 0, 0)
         ([source()], Outcome.NO_RESULT),
         ([source(), result()], Outcome.RESULT),
         ([source(settled=False), result()], Outcome.RESULT),
-        ([source(), ROW], Outcome.RESULT),
+        ([source(settled=False), ROW], Outcome.RESULT),
+        ([source(), retry(), ROW], Outcome.WAITING),
         ([source(), letter()], Outcome.DEAD),
         ([source(), letter(DISCARDED)], Outcome.DISCARDED),
         ([source(), retry()], Outcome.WAITING),
@@ -96,6 +97,8 @@ def test_a_snoozed_record_waits_though_its_attempt_stays() -> None:
         ([source(), result(), letter()], "double", "a result and an open dead letter"),
         ([source(), letter(), letter()], "double", "2 open dead letters"),
         ([source(), result(1)], "hole", "the result with index 0 is missing"),
+        ([source(), ROW], "double", "a row without a result in the topic"),
+        ([source(), result(), ROW], "double", "a row without a result in the topic"),
         (
             [source(), retry(settled=True)],
             "hole",
