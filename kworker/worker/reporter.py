@@ -12,6 +12,7 @@ from kworker.worker.poll_loop import PollLoop, WorkerStats
 from kworker.worker.topic_limits import TopicLimits
 
 _TELL_EVERY_S = 0.05
+_COUNT_EVERY_S = 0.005  # while records settle: what is not counted is lost with a killed worker
 _LAG_EVERY_S = 2.0
 _FACTS_EVERY_S = 60.0
 _FIELDS = {name: Field[name.upper()] for name in WorkerStats._fields}
@@ -31,7 +32,8 @@ class StatusReporter:
         self._text = Text()
         loop.assignment.announce = self._report_text
         self._ends: Mapping[PartitionId, int] = {}
-        self._tell_at = self._lag_at = 0.0
+        self._tell_at = self._count_at = self._lag_at = 0.0
+        self._counted = 0
         self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
     def turn(self) -> None:
@@ -48,6 +50,9 @@ class StatusReporter:
         self._slot.words[Field.HEARTBEAT_NS] = now_ns
         now = now_ns / 1e9
         if now < self._tell_at:
+            if now >= self._count_at and self._loop.settlement.counters.settled != self._counted:
+                self._count_at = now + _COUNT_EVERY_S
+                self._write_counters()
             return False
         self._tell_at = now + _TELL_EVERY_S
         self.report()
@@ -55,16 +60,20 @@ class StatusReporter:
 
     def report(self) -> None:
         """Writes the whole state of the poll loop to shared memory now."""
+        self._slot.words[Field.POLLED] = 1
+        self._write_counters()
+        self._report_lag()
+        self._report_text()
+
+    def _write_counters(self) -> None:
         loop, words = self._loop, self._slot.words
-        words[Field.POLLED] = 1
+        self._counted = loop.settlement.counters.settled
         for name, value in loop.stats()._asdict().items():
             words[_FIELDS[name]] = value
         for reason, number in loop.settlement.counters.dead_by_reason.items():
             words[DEAD_BY_REASON[reason]] = number
         for field, number in zip(RUN_TIMES, loop.dispatch.run_times, strict=True):
             words[field] = number
-        self._report_lag()
-        self._report_text()
 
     def _report_text(self) -> None:
         assignment = self._loop.assignment

@@ -33,6 +33,11 @@ class WorkerCounters:
     dead_by_reason: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
 
+    @property
+    def settled(self) -> int:
+        """The number of records that any outcome has settled."""
+        return self.done + self.retried + self.dead + self.duplicates
+
 
 class Settlement:
     """Publishes outcomes, settles their records, and commits the positions that result.

@@ -1,0 +1,171 @@
+"""Metrics scraped through a run with kills equal what the topics and ledgers say, to the record.
+
+A worker counts what it has settled within milliseconds. Of what it settles after that it takes the
+numbers with it when it is killed, so a run may miss some, and is then repeated.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support import kafka
+from tests.support.console import ConsoleClient
+from tests.support.kafka import Writer, numbered
+from tests.support.ledgers import invocations
+from tests.support.service import Service, service
+
+pytestmark = pytest.mark.timeout(900)
+
+RECORDS = int(os.environ.get("PROOF_METRICS", "3000"))
+KILLS = 4
+KINDS = 10
+TRIES = 4
+HANDLER = f"""
+import time
+from kworker import Reject
+from tests.support.recorded import recorded
+
+@recorded
+def handle(message):
+    time.sleep(0.005)
+    kind = int(message.value) % {KINDS}
+    if kind == 0:
+        raise Reject("no such customer")
+    if kind == 1:
+        return None
+    if kind == 2 or (kind == 3 and message.attempt < 3):
+        raise ConnectionError("the billing service does not answer")
+    return message.value
+"""
+
+Samples = dict[tuple[str, ...], float]
+FreePort = Callable[[], int]
+
+
+class Told(NamedTuple):
+    """Numbers of one run, as the metrics or as the topics have them."""
+
+    results: int
+    retries: int
+    rejected: int
+    exhausted: int
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_metrics_equal_what_the_topics_hold(
+    tmp_path: Path, bootstrap: str, free_port: FreePort, guarantee: str
+) -> None:
+    missed = []
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        told, held = one_run(folder, bootstrap, free_port(), guarantee)
+        assert all(a <= b for a, b in zip(told, held, strict=True)), (told, held)
+        if told == held:
+            return
+        missed.append((told, held))
+    pytest.fail(f"in each of {TRIES} runs, a killed worker took some numbers with it: {missed}")
+
+
+def one_run(folder: Path, bootstrap: str, port: int, guarantee: str) -> tuple[Told, Told]:
+    """What the metrics tell, and what the topics hold, once a service rests after its kills."""
+    with running(folder, bootstrap, port, guarantee) as (here, console, source):
+        writer = Writer(bootstrap, here.folder / "produced")
+        records = numbered(RECORDS, keys=300)
+        before: Samples = {}
+        for turn in range(KILLS):
+            writer.begin(source, [next(records) for _ in range(RECORDS // KILLS)])
+            victim = turn % 2
+            here.until(lambda: here.worker(victim)["in_hand"] > 0, "it is at work")  # noqa: B023 - called at once
+            here.kill_worker(victim)
+            before = goes_on(before, scrape(console))
+        here.kill_other("delay", int(here.status()["delay"]["pid"]))
+        writer.finish()
+        comes_to_rest(here)
+        found = goes_on(before, scrape(console))
+        assert found["kworker_worker_deaths_total", "SIGKILL"] == KILLS
+        assert found["kworker_unfinished_records",] == 0
+        assert not sum(n for name, n in found.items() if name[0] == "kworker_delayed_records")
+        ran = sum(run.end_ns is not None for run in invocations(here.ledger))
+        assert found["kworker_handler_run_seconds_count",] <= ran
+        return metrics(found), topics(here)
+
+
+def metrics(found: Samples) -> Told:
+    # Of the records that are done, those of kind 1 have no result.
+    return Told(
+        int(found["kworker_records_published_total",]),
+        int(found["kworker_retries_total",]),
+        int(found["kworker_dead_letters_total", "rejected"]),
+        int(found["kworker_dead_letters_total", "exhausted"]),
+    )
+
+
+def topics(here: Service) -> Told:
+    letters = Counter(read.headers["kworker-reason"] for read in read_all(here, "dead"))
+    retries = len(read_all(here, "retry.200ms")) + len(read_all(here, "retry.400ms"))
+    published = len(read_all(here, "results")) + retries + letters.total()
+    return Told(published, retries, letters[b"rejected"], letters[b"exhausted"])
+
+
+def read_all(here: Service, ending: str) -> list[kafka.Read]:
+    return kafka.read_all(here.bootstrap, f"{here.name}.{ending}")
+
+
+def scrape(console: ConsoleClient) -> Samples:
+    """By name and the values of labels, as Prometheus reads them."""
+    families = text_string_to_metric_families(console.comes("/metrics").text)
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def goes_on(before: Samples, now: Samples) -> Samples:
+    """No counter goes back, whoever was killed: Prometheus would take that for a restart."""
+    back = {
+        name: (value, now[name])
+        for name, value in before.items()
+        if name[0].endswith("_total") and name in now and now[name] < value
+    }
+    assert back == {}
+    return now
+
+
+def comes_to_rest(here: Service) -> None:
+    def rests() -> bool:
+        told = here.status()
+        held = sum(row["in_hand"] for row in told.get("workers", []))
+        waits = sum(row["waiting"] for row in told.get("delays", []))
+        return told.get("lag", {}).get("unfinished") == 0 and not held and not waits
+
+    here.caught_up()
+    here.until(rests, "it has come to rest", 120.0)
+
+
+@contextmanager
+def running(
+    folder: Path, bootstrap: str, port: int, guarantee: str
+) -> Iterator[tuple[Service, ConsoleClient, str]]:
+    name = f"metrics-{guarantee}-{folder.parent.name[-6:]}-{folder.name}-{os.getpid()}"
+    source = kafka.create_topic(bootstrap, f"{name}-source", 4)
+    settings: dict[str, dict[str, Any]] = {
+        "workers": {"processes": 2, "threads": 8},
+        "delivery": {"guarantee": guarantee},
+        "retry": {"delays": ["200ms", "400ms"]},
+        "dead_letter": {"breaker": ""},
+        "console": {"listen": f"127.0.0.1:{port}"},
+    }
+    options: dict[str, Any] = {"handlers": HANDLER, "settings": settings, "name": name}
+    with service(folder / "service", bootstrap, [source], **options) as here:
+        here.serve()
+        console = ConsoleClient(port)
+        console.comes("/readyz")
+        yield here, console, source
