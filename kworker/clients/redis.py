@@ -122,34 +122,35 @@ class RedisClaims:
         self._redis.close()
 
 
-class RedisSuspects:
-    """Records that may have killed a process, shared with other hosts. Used by one thread.
+class RedisTexts:
+    """Texts of one kind, by name, that all instances of a service share. Used by one thread.
 
-    The keys are source positions, the values are texts in the caller's format. Each call blocks for
-    a round trip, may raise `Unreachable`, and may be repeated.
+    The `kind` suspects has records that may have killed a process, by source position. The texts
+    are in the caller's format. Each call blocks for a round trip, may raise `Unreachable`, and may
+    be repeated.
     """
 
-    def __init__(self, url: str, *, prefix: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, kind: str, prefix: str, timeout_s: float = TIMEOUT_S) -> None:
         """Does not connect yet. Raises ValueError for an invalid URL."""
         self._redis = _client(url, timeout_s)
-        self._key = own_key("suspects", prefix)
+        self._key = own_key(kind, prefix)
 
-    def put(self, suspects: Mapping[str, str]) -> None:
-        """Adds suspects, or replaces their texts."""
+    def put(self, texts: Mapping[str, str]) -> None:
+        """Adds texts, or replaces those with the same names."""
         with _errors_converted(self._redis):
-            if fields := [text for each in suspects.items() for text in each]:
+            if fields := [word for each in texts.items() for word in each]:
                 self._redis.hset(self._key, items=fields)
 
     def get(self) -> dict[str, str]:
-        """Returns the texts of all suspects by source position."""
+        """Returns all texts by name."""
         with _errors_converted(self._redis):
             found = self._redis.hgetall(self._key)
-            return {_decoded(source): _decoded(known) for source, known in found.items()}
+            return {_decoded(name): _decoded(text) for name, text in found.items()}
 
-    def remove(self, sources: Iterable[str]) -> None:
-        """Removes the suspects with these source positions."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes the texts with these names."""
         with _errors_converted(self._redis):
-            if gone := list(sources):
+            if gone := list(names):
                 self._redis.hdel(self._key, *gone)
 
     def close(self) -> None:

@@ -198,9 +198,9 @@ def make_decider(config: Config, limits: TopicLimits, role: Role) -> RetryDecide
 
 def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspects:
     """Makes the list, shared in Redis, of records that may have killed workers of any host."""
-    from kworker.clients.redis import RedisSuspects  # megabytes, for those who use it
+    from kworker.clients.redis import RedisTexts  # megabytes, for those who use it
 
-    storage = RedisSuspects(chosen.redis, prefix=chosen.prefix)
+    storage = RedisTexts(chosen.redis, kind="suspects", prefix=chosen.prefix)
     return SharedSuspects(storage, WatchedJournal(CrashJournal(folder.suspects)))
 
 
@@ -225,7 +225,7 @@ def make_claims(
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
         gone=LocalProcesses(config.instance).has_ended,
         outbox=RedisOutbox(folder.marks, owner),
-        suspects=shared,
+        shared=[] if shared is None else [shared],
         clock=platform.clock,
     )
     return ClaimClient(claiming, ClaimPrefetch(at_once), chosen.unavailable)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kworker.clients.redis import RedisClaims, RedisSuspects
+from kworker.clients.redis import RedisClaims, RedisTexts
 from kworker.core.claim import (
     OUTCOME_BYTES_MAX,
     Answer,
@@ -366,7 +366,7 @@ def test_only_event_keys_begin_with_the_prefix(own_redis: OwnServer, prefix: str
     """People look an event up by it; and an id may be any text, also what others begin with."""
     own_redis.admin.flushall()
     claims = RedisClaims(own_redis.url, prefix=prefix, owner="a", ttl_s=1)
-    suspects = RedisSuspects(own_redis.url, prefix=prefix)
+    suspects = RedisTexts(own_redis.url, kind="suspects", prefix=prefix)
     suspects.put({"o/0/1": "[]"})
     claims.exchange(Exchange())  # a beat
     others = [key.decode() for key in own_redis.admin.scan_iter()]
@@ -383,7 +383,7 @@ def test_only_event_keys_begin_with_the_prefix(own_redis: OwnServer, prefix: str
 
 def test_suspects_are_known_to_all(store: Store) -> None:
     """Put twice is put once; what is removed is known to nobody."""
-    here, there = store.suspects(), store.suspects()
+    here, there = store.texts("suspects"), store.texts("suspects")
     assert there.get() == {}
     here.put({"o/0/1": "[]", "o/0/2": "[]"})
     here.put({"o/0/1": '["SIGSEGV"]'})

@@ -28,7 +28,7 @@ class Host:
         self.wall = WALL_S
         self.journal = CrashJournal(folder)
         self.shared = SharedSuspects(
-            store.suspects(), WatchedJournal(self.journal), lambda: self.wall
+            store.texts("suspects"), WatchedJournal(self.journal), lambda: self.wall
         )
         self.known = KnownSuspects(folder, self.shared)
 
@@ -85,7 +85,7 @@ def test_any_host_may_settle_a_suspect(host: Callable[[str], Host], store: Store
         b.turn()
         a.turn()
     assert not b.known
-    assert store.suspects().get() == {}
+    assert store.texts("suspects").get() == {}
 
 
 def test_deaths_are_counted_over_hosts(host: Callable[[str], Host]) -> None:
@@ -114,7 +114,7 @@ def test_a_worker_takes_back_the_suspects_of_a_dead_sibling(
     alive.turn()
     dead.settle()
     alive.turn()
-    assert store.suspects().get() == {}
+    assert store.texts("suspects").get() == {}
 
 
 def test_old_suspects_are_forgotten(host: Callable[[str], Host], store: Store) -> None:
@@ -125,12 +125,12 @@ def test_old_suspects_are_forgotten(host: Callable[[str], Host], store: Store) -
     b.wall += DAY_S + 1
     b.turn()
     assert not b.known
-    assert store.suspects().get() == {}
+    assert store.texts("suspects").get() == {}
 
 
 def test_an_unreadable_suspect_is_ignored(host: Callable[[str], Host], store: Store) -> None:
     """A newer kworker, or somebody else, may have written it."""
-    store.suspects().put({"orders/0/7": "{}", "orders/0/8": "?"})
+    store.texts("suspects").put({"orders/0/7": "{}", "orders/0/8": "?"})
     b = host("b")
     b.turn()
     assert not b.known
@@ -186,4 +186,4 @@ def test_the_last_settled_suspect_is_taken_back_at_the_end(
     a.known.refresh(a.now, force=True)
     a.settle()
     a.shared.end()
-    assert store.suspects().get() == {}
+    assert store.texts("suspects").get() == {}

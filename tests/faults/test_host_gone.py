@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from kworker.clients.redis import RedisSuspects
+from kworker.clients.redis import RedisTexts
 from tests.support import kafka, oracles
 from tests.support.kafka import New, Writer, numbered
 from tests.support.ledgers import Produced, invocations
@@ -43,7 +43,7 @@ def test_the_next_host_quarantines_the_last_hosts_killer(
     name = f"proof-{source}"
     options = {"name": name, "settings": _settings(redis_url, dead)}
     writer = Writer(bootstrap, tmp_path / "produced")
-    suspects = RedisSuspects(redis_url, prefix=f"kworker:{name}:")
+    suspects = RedisTexts(redis_url, kind="suspects", prefix=f"kworker:{name}:")
     with (
         service(
             tmp_path / "a", bootstrap, [source], instance="a", handlers=THERE, **options

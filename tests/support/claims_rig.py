@@ -1,5 +1,6 @@
 """Workers with claims over one Redis in memory, their threads turned by hand, on one clock."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ from kworker.core.outcome import Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.worker.idempotency.claim_client import GATHER_S, ClaimClient
 from kworker.worker.idempotency.claim_table import ClaimAnswers
-from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread
+from kworker.worker.idempotency.claim_thread import ClaimPolicy, ClaimThread, SharedState
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
 from kworker.worker.idempotency.redis_outbox import RedisOutbox
-from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.support.records import a_record, outcome_of
 
 PREFIX = "t:"
@@ -47,7 +47,7 @@ class Worker:
         handlers: int = 16,
         folder: Path | None = None,
         find_id: IdOf | None = None,
-        suspects: SharedSuspects | None = None,
+        shared: Sequence[SharedState] = (),
         **policy: Any,
     ) -> None:
         self.bench = bench
@@ -61,7 +61,7 @@ class Worker:
             policy=ClaimPolicy(LEASE_S, **policy),
             gone=bench.gone.__contains__,
             outbox=self.marks,
-            suspects=suspects,
+            shared=shared,
             clock=lambda: bench.now,
         )
         self.claimant = ClaimClient(

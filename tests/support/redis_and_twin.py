@@ -12,28 +12,21 @@ from typing import Protocol
 
 from redis import Redis
 
-from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims, MemoryRedisSuspects
-from kworker.clients.redis import RedisClaims, RedisSuspects
+from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims, MemoryRedisTexts
+from kworker.clients.redis import RedisClaims, RedisTexts
 from kworker.sandbox.redis import Redis as Server
 from kworker.worker.idempotency.claim_thread import Claims
+from kworker.worker.quarantine.shared_suspects import Storage
 from tests.support.waiting import eventually
 
 TTL_S = 60.0
-
-
-class Suspects(Protocol):
-    """What is known of records that may have killed a process."""
-
-    def put(self, suspects: dict[str, str]) -> None: ...
-    def get(self) -> dict[str, str]: ...
-    def remove(self, sources: list[str]) -> None: ...
 
 
 class Store(Protocol):
     """What one contract test asks of Redis."""
 
     def claims(self, owner: str, ttl_s: float = TTL_S) -> Claims: ...
-    def suspects(self) -> Suspects: ...
+    def texts(self, kind: str) -> Storage: ...
     def flush(self) -> None: ...
     def trouble(self, kind: str) -> "contextmanager[None]": ...
 
@@ -47,8 +40,8 @@ class TwinStore:
     def claims(self, owner: str, ttl_s: float = TTL_S) -> MemoryRedisClaims:
         return MemoryRedisClaims(self.redis, prefix="test:", owner=owner, ttl_s=ttl_s)
 
-    def suspects(self) -> MemoryRedisSuspects:
-        return MemoryRedisSuspects(self.redis, prefix="test:")
+    def texts(self, kind: str) -> MemoryRedisTexts:
+        return MemoryRedisTexts(self.redis, kind=kind, prefix="test:")
 
     def flush(self) -> None:
         self.redis.flush()
@@ -66,7 +59,7 @@ class RealStore:
     def __init__(self, server: "OwnServer") -> None:
         self._server = server
         self.prefix = f"test-{uuid.uuid4().hex[:8]}:"
-        self._clients: list[RedisClaims | RedisSuspects] = []
+        self._clients: list[RedisClaims | RedisTexts] = []
         self._names = itertools.count()
 
     def claims(self, owner: str, ttl_s: float = TTL_S) -> RedisClaims:
@@ -76,8 +69,8 @@ class RealStore:
         self._clients.append(made)
         return made
 
-    def suspects(self) -> RedisSuspects:
-        made = RedisSuspects(self._server.url, prefix=self.prefix, timeout_s=0.5)
+    def texts(self, kind: str) -> RedisTexts:
+        made = RedisTexts(self._server.url, kind=kind, prefix=self.prefix, timeout_s=0.5)
         self._clients.append(made)
         return made
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from kworker.clients.redis import CLAIM_S
+from kworker.clients.redis import CLAIM_S, own_key
 from kworker.core.claim import (
     Answer,
     ClaimDone,
@@ -29,7 +29,7 @@ class MemoryRedis:
         self._now_s = now_s
         self._ids: dict[str, tuple[ClaimState, float]] = {}  # with when it expires
         self._beats: dict[str, int] = {}
-        self.suspects: dict[str, dict[str, str]] = {}
+        self.texts: dict[str, dict[str, str]] = {}  # by key, then by name
         self.away = self.readonly = self.full = self.deaf = False
         self.calls = 0
 
@@ -37,7 +37,7 @@ class MemoryRedis:
         """Deletes everything."""
         self._ids.clear()
         self._beats.clear()
-        self.suspects.clear()
+        self.texts.clear()
 
     def state(self, name: str) -> ClaimState | None:
         """Returns the state stored under an event's key; None if there is none, or it expired."""
@@ -138,30 +138,30 @@ class MemoryRedisClaims:
         return state == over.held and (over.gone or beat == over.beat)
 
 
-class MemoryRedisSuspects:
-    """The twin of `RedisSuspects` for tests, on a `MemoryRedis`."""
+class MemoryRedisTexts:
+    """The twin of `RedisTexts` for tests, on a `MemoryRedis`."""
 
-    def __init__(self, redis: MemoryRedis, *, prefix: str) -> None:
+    def __init__(self, redis: MemoryRedis, *, kind: str, prefix: str) -> None:
         self._redis = redis
-        self._prefix = prefix
+        self._key = own_key(kind, prefix)
 
-    def put(self, suspects: Mapping[str, str]) -> None:
+    def put(self, texts: Mapping[str, str]) -> None:
         self._redis.begin()
-        self._all().update(suspects)
+        self._all().update(texts)
         self._redis.end()
 
     def get(self) -> dict[str, str]:
         self._redis.begin()
         return dict(self._all())
 
-    def remove(self, sources: Iterable[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         self._redis.begin()
-        for source in sources:
-            self._all().pop(source, None)
+        for name in names:
+            self._all().pop(name, None)
         self._redis.end()
 
     def close(self) -> None:
         """Does nothing, because there is no connection."""
 
     def _all(self) -> dict[str, str]:
-        return self._redis.suspects.setdefault(self._prefix, {})
+        return self._redis.texts.setdefault(self._key, {})

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Literal, Protocol
@@ -15,7 +15,6 @@ from kworker.errors import Unreachable
 from kworker.worker.idempotency.claim_table import ClaimAnswers, ClaimBatch, ClaimTable
 from kworker.worker.idempotency.liveness import OwnerLiveness
 from kworker.worker.idempotency.redis_outbox import RedisOutbox
-from kworker.worker.quarantine.shared_suspects import SharedSuspects
 
 _LOG = structlog.get_logger()
 
@@ -33,6 +32,16 @@ class Claims(Protocol):
     def close(self) -> None: ...
 
 
+class SharedState(Protocol):
+    """State that all instances share through Redis beside the claims, such as suspects."""
+
+    @property
+    def due_at(self) -> float: ...
+    def turn(self, now: float) -> None: ...
+    def end(self) -> None: ...
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimPolicy:
     """The settings of `[idempotency]`."""
@@ -43,11 +52,11 @@ class ClaimPolicy:
 
 
 class ClaimThread:
-    """Talks to Redis in a thread of its own, for the claims and the suspects of one worker.
+    """Talks to Redis in a thread of its own, for the claims of one worker and the `shared` state.
 
-    Batches arrive in `inbox`, answers are appended to `answered`. Every call to Redis is also a
-    heartbeat of this worker. Without another call, a heartbeat is sent every third of a lease, or
-    every second where suspects are shared through Redis.
+    Batches arrive in `inbox`, answers are appended to `answered`. Every exchange of claims is also
+    a heartbeat of this worker. Without claims, a heartbeat is sent every third of a lease, or every
+    second where there is shared state.
     """
 
     def __init__(
@@ -59,12 +68,12 @@ class ClaimThread:
         policy: ClaimPolicy,
         gone: Callable[[str], bool],
         outbox: RedisOutbox,
-        suspects: SharedSuspects | None = None,
+        shared: Sequence[SharedState] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gone` returns True if the owner of a claim, a worker process, has certainly ended."""
         self._claims = claims
-        self._suspects = suspects
+        self._shared = shared
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
@@ -105,8 +114,8 @@ class ClaimThread:
             self.failure = error
         finally:
             self._claims.close()
-            if self._suspects is not None:
-                self._suspects.close()
+            for state in self._shared:
+                state.close()
 
     def turn(self, wait_s: float) -> None:
         """Waits up to `wait_s` seconds for a batch, then makes the calls to Redis that are due."""
@@ -136,7 +145,7 @@ class ClaimThread:
     @property
     def _call_at(self) -> float:
         call_at = min(self._beat_at, self._check_at) if self._liveness.owners else self._beat_at
-        return call_at if self._suspects is None else min(call_at, self._suspects.due_at)
+        return min([call_at, *(state.due_at for state in self._shared)])
 
     # -- batches and calls ------------------------------------------------------------
 
@@ -166,12 +175,12 @@ class ClaimThread:
             self.redis_error, self._retry_s = None, _RETRY_S[0]
 
     def _exchange_all(self) -> None:
-        """Exchanges suspects with Redis, sends updates of earlier claims, and requests new claims.
+        """Exchanges shared state, sends updates of earlier claims, and requests new claims.
 
         Claims that dead owners hold are requested again at once, to take them over.
         """
-        if self._suspects is not None:
-            self._suspects.turn(self._clock())
+        for state in self._shared:
+            state.turn(self._clock())
         for _ in range(_ROUNDS):
             while self._outbox.needs_calls:
                 self._call(self._outbox.next())
@@ -219,8 +228,8 @@ class ClaimThread:
         try:
             while len(self._outbox):
                 self._call(self._outbox.next())
-            if self._suspects is not None:
-                self._suspects.end()
+            for state in self._shared:
+                state.end()
         except Unreachable as error:
             _LOG.warning(
                 "Redis does not answer; the last updates of claims are kept in state_dir, and"

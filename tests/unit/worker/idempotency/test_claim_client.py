@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.memory.redis import MemoryRedisSuspects
+from kworker.clients.memory.redis import MemoryRedisTexts
 from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, ClaimDone, Claimed, Exchange, KeptOutcome
 from kworker.core.outcome import NO_RESULTS, Failed, Output
 from kworker.core.record import Partition, Record
@@ -638,11 +638,11 @@ def test_shared_suspects_are_known_before_the_first_record_runs(
     bench: Bench, orders: Partition, tmp_path: Path
 ) -> None:
     """A new owner must not run in its pool what its partition's last one died of."""
-    storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
+    storage = MemoryRedisTexts(bench.redis, kind="suspects", prefix=PREFIX)
     shared = SharedSuspects(
         storage, WatchedJournal(CrashJournal(tmp_path / "suspects")), lambda: 0.0
     )
-    worker = bench.worker(suspects=shared)
+    worker = bench.worker(shared=[shared])
     worker.step()
     storage.put({"orders/0/7": pack(Suspect(("orders", 0, 7), "crash"))})
     shared.request_refresh()
@@ -653,11 +653,11 @@ def test_shared_suspects_are_known_before_the_first_record_runs(
 
 def test_an_idle_claims_thread_looks_for_suspects_each_second(bench: Bench, tmp_path: Path) -> None:
     """And no more often."""
-    storage = MemoryRedisSuspects(bench.redis, prefix=PREFIX)
+    storage = MemoryRedisTexts(bench.redis, kind="suspects", prefix=PREFIX)
     shared = SharedSuspects(
         storage, WatchedJournal(CrashJournal(tmp_path / "suspects")), lambda: 0.0
     )
-    worker = bench.worker(suspects=shared)
+    worker = bench.worker(shared=[shared])
     worker.step(1.0)
     storage.put({"orders/0/7": pack(Suspect(("orders", 0, 7), "crash"))})
     worker.step(0.5)
