@@ -14,6 +14,7 @@ from kworker.cli import (
     config,
     init,
     offsets,
+    pause,
     reject,
     replay,
     sandbox,
@@ -72,7 +73,7 @@ def options(
 
 
 # Verbs that run a service come first: users look for those.
-for verbs in (service, init, check, send, tail, try_record, reject, replay, audit):
+for verbs in (service, pause, init, check, send, tail, try_record, reject, replay, audit):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),

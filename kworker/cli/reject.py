@@ -1,4 +1,4 @@
-"""`kworker reject` and `kworker resume`: decisions of an operator about records in hand."""
+"""`kworker reject`: an operator makes a record in hand a dead letter."""
 
 import json
 import re
@@ -126,33 +126,3 @@ def _undo(rejections: "Rejections", record: str, place: "SourcePosition") -> Non
             " records that are not finished: kworker reject --list"
         )
     typer.echo(f"the rejection of {record} is withdrawn; it runs as others do")
-
-
-@app.command(rich_help_panel=_PANEL)
-def resume(
-    config: ConfigOption = None,
-    accept_dead: Annotated[
-        bool,
-        typer.Option("--accept-dead", help="Write the dead letters that the breaker holds back."),
-    ] = False,
-) -> None:
-    """Write the dead letters that an open dead-letter breaker holds back.
-
-    Example: [bold]kworker resume --accept-dead[/bold]
-
-    A worker's breaker opens when too many of its records become dead letters (the key
-    dead_letter.breaker): the cause is then rarely in the records. While the breaker is open, some
-    of the records that it holds run again every 5 s. After ten successes in a row the breaker
-    closes by itself.
-    """
-    from kworker.instance.state_folder import StateFolder
-    from kworker.supervisor.control.client import ControlClient
-
-    if not accept_dead:
-        raise UsageError(
-            "resume: --accept-dead is required; it writes the dead letters that"
-            " dead_letter.breaker holds back"
-        )
-    loaded = toml_file.load(config)
-    reply = ControlClient(loaded.name, StateFolder(loaded.state_dir)).request("accept_dead")
-    typer.echo(f"{reply['workers']} workers write the dead letters that their breakers hold back")

@@ -114,10 +114,10 @@ def status(
         bool, typer.Option("--watch", help="Repeat every second until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show the state of the service: workers, lag, counters, Spark, and every problem.
+    """Show the state of the service: workers, lag, counters, Spark, pauses, and every problem.
 
-    Exit code 0: running, starting or draining; 1: red (a problem while it runs) or waiting (a
-    problem that keeps it from starting); 3: not running.
+    Exit code 0: running, paused, starting or draining; 1: red (a problem while it runs) or waiting
+    (a problem that keeps it from starting); 3: not running.
     With --watch the exit code does not depend on the state.
     """
     from kworker.cli import status_view

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from kworker.cli.text import printable
 from kworker.clock import now_ms
-from kworker.core.times import ago
+from kworker.core.pauses import named
+from kworker.core.times import ago, iso
 
 _STYLE = {"running": "green", "red": "red", "waiting": "red", "draining": "yellow"}
 _LETTERS = 3
@@ -46,6 +47,7 @@ def render(document: dict[str, Any]) -> Group:
     return Group(
         _head(document),
         *(Text(f"  {reason}", style="red") for reason in document["reasons"]),
+        *(Text(f"  {_pause(row)}", style="yellow") for row in document["paused"]),
         _workers(document["workers"]),
         Text(_totals(document)),
         *(Text(_topic(row)) for row in document["lag"]["topics"]),
@@ -64,6 +66,12 @@ def _head(document: dict[str, Any]) -> Text:
         (state, _STYLE.get(state, "yellow")),
         f"  pid {document['pid']}, up {_span(document['uptime_s'])}, {document['version']}",
     )
+
+
+def _pause(row: dict[str, Any]) -> str:
+    since, until_ms = iso(row["since_ms"]), row["until_ms"]
+    until = "`kworker resume`" if until_ms is None else iso(until_ms)
+    return printable(f"paused: {named(row['topic'])}, since {since} by {row['by']}, until {until}")
 
 
 def _workers(rows: list[dict[str, Any]]) -> Table:

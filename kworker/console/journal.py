@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from kworker.core.pauses import named
+
 # Durations and counts, which change while a problem lasts; not the numbers of workers, partitions.
 _AMOUNTS = re.compile(r"\d[\d.,]*(?= ?(?:ms|s|min|h|records?|results?|bytes)\b)")
 
@@ -30,11 +32,21 @@ def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> Iterator[st
         yield f"the service was {before['state']}, and is {after['state']}"
     known = {problem_kind(problem) for problem in before["reasons"]}
     yield from (each for each in after["reasons"] if problem_kind(each) not in known)
+    yield from _pauses(before, after)
     yield from _workers(before, after)
     if before["delay"]["pid"] != after["delay"]["pid"]:
         yield _moved("the delay process", before["delay"]["pid"], after["delay"]["pid"])
     if before["spark"]["state"] != after["spark"]["state"]:
         yield f"the Spark job was {before['spark']['state']}, and is {after['spark']['state']}"
+
+
+def _pauses(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    old = {row["topic"]: row for row in before["paused"]}
+    new = {row["topic"]: row for row in after["paused"]}
+    for topic, row in new.items():
+        if topic not in old:
+            yield f"{row['by']} paused {named(topic)}"
+    yield from (f"the pause of {named(topic)} is over" for topic in old if topic not in new)
 
 
 def _workers(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from prometheus_client.core import (
 )
 
 from kworker.console.source import Document, Snapshot
+from kworker.core.pauses import PausedTopics
 
 STATES = ("starting", "waiting", "running", "paused", "draining", "red")
 _COUNTERS = {
@@ -67,6 +68,7 @@ class Metrics(CollectorRegistry):
         yield _gauge("up", "1 if the supervisor answers.", int(up))
         if document is not None and up:
             yield from _service(document)
+            yield _paused(document)
             yield from _workers(document["workers"])
             yield _deaths(document)
             yield from _delays(document)
@@ -106,6 +108,15 @@ def _service(document: Document) -> Iterator[Metric]:
     if any(row["partitions"] for row in document["workers"]):
         text = "Age of the oldest unfinished record."
         yield _gauge("oldest_unfinished_seconds", text, lag["age_s"])
+
+
+def _paused(document: Document) -> Metric:
+    """A sample for each topic of which a worker has a partition, and for each that is paused."""
+    paused = PausedTopics(frozenset(row["topic"] for row in document["paused"]))
+    owned = {topic for row in document["workers"] for topic, _ in row["partitions"]}
+    text = "1 while an operator has paused the topic; the topic * stands for all."
+    states = [(topic, int(topic in paused)) for topic in sorted(owned | paused.names)]
+    return _family(GaugeMetricFamily, "topic_paused", text, "topic", states)
 
 
 def _run_times(runs: _Row) -> Metric:

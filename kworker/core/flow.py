@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kworker.core.pauses import NOTHING_PAUSED
 from kworker.core.record import Partition, Record, by_partition
 
 
@@ -37,6 +38,9 @@ class Flow:
     The offset map in a partition's commit metadata is full when too many of its records are
     unfinished, or their offsets are too far apart. Then the poll loop pauses the partition at the
     first record without room in the map. The partition stays paused until its map has room again.
+
+    Partitions of topics that an operator has paused are no part of this: they have no credit, and
+    do not starve.
     """
 
     def __init__(self, policy: FlowPolicy) -> None:
@@ -55,6 +59,7 @@ class Flow:
         self.paused: set[Partition] = set()
         self.stopped = False  # for good: draining
         self.blocked = False  # for now: what is finished cannot be published
+        self.by_operator = NOTHING_PAUSED  # topics
 
     def forget(self, partition: Partition) -> None:
         """Removes a closed partition, with its records in flight and held, from all counts."""
@@ -172,9 +177,11 @@ class Flow:
         if self.must_pause_all(now):
             self._over_since.clear()
             return set(assigned)
-        share = min(1.0, 2 / (len(assigned) + 1))
-        starving = any(p.starving and p not in self.paused for p in assigned)
-        return {p for p in assigned if self._must_pause(p, share, starving, now)}
+        ordered = {p for p in assigned if p.topic in self.by_operator}
+        rest = [p for p in assigned if p not in ordered] if ordered else assigned
+        share = min(1.0, 2 / (len(rest) + 1))
+        starving = any(p.starving and p not in self.paused for p in rest)
+        return ordered | {p for p in rest if self._must_pause(p, share, starving, now)}
 
     def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
         """Returns True if `partition` must be paused so that another partition gets records, too.

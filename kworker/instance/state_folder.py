@@ -25,6 +25,7 @@ class StateFolder:
         self.marks = path / "marks"
         self.suspects = path / "suspects"
         self.rejected = path / "rejected"
+        self.pauses = path / "pauses.json"
         self.spark_progress = path / "spark" / "progress.json"
         self._lock = path / "lock"
         self._workers_lock = path / "workers.lock"

@@ -12,16 +12,19 @@ class Mode(Enum):
     CLOSING = auto()  # no worker is left; Spark, the delay process or leftovers are
     GONE = auto()
 
-    def state(self, problems: list[str], *, joined: bool) -> str:
+    def state(self, problems: list[str], *, joined: bool, paused: bool) -> str:
         """Returns the value of `state` in `status`.
 
-        `joined` is True if every worker has had an assignment.
+        `joined` is True if every worker has had an assignment, `paused` if an operator has paused
+        everything.
         """
         match self:
             case Mode.STARTING:
                 return "waiting" if problems else "starting"
             case Mode.SERVING if problems:
                 return "red"
+            case Mode.SERVING if joined:
+                return "paused" if paused else "running"
             case Mode.SERVING:
-                return "running" if joined else "starting"
+                return "starting"
         return "draining"

@@ -1,6 +1,5 @@
 """The life of a service, from its startup to the end of its drain, and the requests to it."""
 
-import os
 import selectors
 from typing import Any
 
@@ -8,9 +7,9 @@ import structlog
 
 from kworker import log
 from kworker.config.model import Config
-from kworker.distribution import package_version
 from kworker.errors import AlreadyRunning, ConfigError, ExitCode, KworkerError
 from kworker.instance.host_lock import HostLock
+from kworker.instance.pause_file import PauseFile, WatchedPauses
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor import status
 from kworker.supervisor.announcer import Announcer
@@ -23,6 +22,7 @@ from kworker.supervisor.control.subscribers import ProgressSubscribers
 from kworker.supervisor.group_lag import GroupLag
 from kworker.supervisor.health import WorkerHealth
 from kworker.supervisor.mode import Mode
+from kworker.supervisor.operator_pauses import OperatorPauses
 from kworker.supervisor.reload import Reload
 from kworker.supervisor.stack_dumps import StackDumps
 from kworker.supervisor.startup import Startup
@@ -67,12 +67,14 @@ class Service:
         self._reload = Reload(
             self.fleet, wiring.preflight, self._apply, announcer, selector, limits, self._host_lock
         )
+        self._pauses = OperatorPauses(WatchedPauses(PauseFile(folder.pauses)))
         self._subscribers = ProgressSubscribers(limits.progress_every_s)  # of the drain
 
     # Called by the supervisor's loop.
 
     def turn(self, now: float) -> None:
         """Does the work that is due, and sends progress to systemd and the waiting commands."""
+        self._pauses.turn(now)
         match self.mode:
             case Mode.STARTING:
                 self._turn_starting(now)
@@ -181,14 +183,11 @@ class Service:
         """Returns the document of `status --json`."""
         problems = self._problems(now)
         return {
-            "name": self.config.name,
-            "instance": self.config.instance,
-            "version": package_version(),
+            **status.service_identity(self.config, now - self._started),
             "state": self._state(problems),
             "joined": self._joined,
             "reasons": problems,
-            "pid": os.getpid(),
-            "uptime_s": round(now - self._started, 1),
+            "paused": self._pauses.rows(),
             **status.fleet_status(self.fleet, now),
             "lag": self._lag.status(self._delay.live_text()),
             "delays": self._delay.delay_rows(),
@@ -261,8 +260,8 @@ class Service:
         self._announcer.turn(now, joined=joined, responsive=self._health.is_responsive(now))
         if self._announcer.status_due(now):
             problems = self._problems(now)
-            line = status.summary_line(self.fleet, self._state(problems), problems)
-            self._announcer.status(line, now)
+            state, paused = self._state(problems), self._pauses.rows()
+            self._announcer.status(status.summary_line(self.fleet, state, problems, paused), now)
         if not serving:
             self._subscribers.turn(now, lambda: self._progress(now))
 
@@ -287,7 +286,8 @@ class Service:
         return status.progress(self.fleet, self._state(self._problems(now)))
 
     def _state(self, problems: list[str]) -> str:
-        return self.mode.state(problems, joined=self._joined)
+        paused = self._pauses.is_complete(self.config)
+        return self.mode.state(problems, joined=self._joined, paused=paused)
 
     def _problems(self, now: float) -> list[str]:
         return [

@@ -1,11 +1,15 @@
-"""The workers' part of `status --json`, and the lines for systemd, `stop` and `restart`."""
+"""Parts of `status --json`, and the lines for systemd, `stop` and `restart`."""
 
+import os
 from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
+from kworker.config.model import Config
+from kworker.core.pauses import ALL
 from kworker.core.phase import Phase
 from kworker.core.run_times import BOUNDS_S
+from kworker.distribution import package_version
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
 from kworker.supervisor.children.fleet import Fleet
@@ -27,6 +31,17 @@ _COUNTERS = (
     "commits",
     "rebalances",
 )
+
+
+def service_identity(config: Config, uptime_s: float) -> dict[str, Any]:
+    """Returns the part of the status document that says which service and process this is."""
+    return {
+        "name": config.name,
+        "instance": config.instance,
+        "version": package_version(),
+        "pid": os.getpid(),
+        "uptime_s": round(uptime_s, 1),
+    }
 
 
 def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
@@ -63,8 +78,13 @@ def drain_end(fleet: Fleet, exit_code: int) -> dict[str, Any]:
     return {"done": True, "exit_code": int(exit_code), **left}
 
 
-def summary_line(fleet: Fleet, state: str, problems: list[str]) -> str:
-    """Returns the state and work of the service as one line, for `systemctl status`."""
+def summary_line(
+    fleet: Fleet, state: str, problems: list[str], paused: list[dict[str, Any]]
+) -> str:
+    """Returns the state and work of the service as one line, for `systemctl status`.
+
+    `paused` has the rows of the status document for paused topics.
+    """
     if problems:
         return f"{state}: {'; '.join(problems)}"
     joined = sum(worker.running for worker in fleet.workers)
@@ -72,7 +92,9 @@ def summary_line(fleet: Fleet, state: str, problems: list[str]) -> str:
     if state == "draining":
         workers = f"{sum(worker.alive for worker in fleet.workers)} workers left"
     rate = sum(worker.rate() for worker in fleet.workers)
-    return f"{state}: {workers}, {rate:.0f}/s, {fleet.in_hand()} in hand"
+    line = f"{state}: {workers}, {rate:.0f}/s, {fleet.in_hand()} in hand"
+    topics = [row["topic"] for row in paused if row["topic"] != ALL]
+    return f"{line}, {', '.join(topics)} paused" if topics else line
 
 
 def fleet_problems(fleet: Fleet, now: float) -> list[str]:

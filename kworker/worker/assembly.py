@@ -15,8 +15,10 @@ from kworker.config.topics import of_a_service
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.message import PartitionId
+from kworker.core.pauses import NOTHING_PAUSED, PausedTopics
 from kworker.core.record import Partition
 from kworker.instance.crash_journal import CrashJournal, WatchedJournal
+from kworker.instance.pause_file import PauseFile, WatchedPauses
 from kworker.instance.process_identity import LocalProcesses, own_identity
 from kworker.instance.rejections import Rejections
 from kworker.instance.state_folder import StateFolder
@@ -142,6 +144,7 @@ def make_poll_loop(
         intake=role.intake,
         revoke_timeout_s=workers.revoke_timeout,
         had=role.had,
+        paused_by_operator=make_paused(role, folder),
         clock=role.platform.clock,
         wall=role.platform.wall,
     )
@@ -202,6 +205,16 @@ def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspe
 
     storage = RedisTexts(chosen.redis, kind="suspects", prefix=chosen.prefix)
     return SharedSuspects(storage, WatchedJournal(CrashJournal(folder.suspects)))
+
+
+def make_paused(role: Role, folder: StateFolder) -> Callable[[float], PausedTopics]:
+    """Returns a function that tells the topics that an operator has paused.
+
+    A replay does not heed pauses.
+    """
+    if role.replay:
+        return lambda _now: NOTHING_PAUSED
+    return WatchedPauses(PauseFile(folder.pauses), role.platform.wall).refresh
 
 
 def make_claims(

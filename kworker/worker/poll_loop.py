@@ -14,6 +14,7 @@ from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.membership import Absence, Membership, MembershipPolicy
 from kworker.core.message import PartitionId
+from kworker.core.pauses import PausedTopics
 from kworker.core.record import Partition
 from kworker.worker.assignment import Assignment, Identify
 from kworker.worker.dispatch import Dispatch
@@ -87,9 +88,11 @@ class PollLoop:
         intake: IntakePolicy,
         revoke_timeout_s: float,
         had: Mapping[PartitionId, str],
+        paused_by_operator: Callable[[float], PausedTopics],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """`paused_by_operator` tells the topics of which nothing may be taken at a time."""
         self.dispatch = dispatch
         self.assignment = Assignment(identify, self._finish, self._drop, self._calm, had)
         self._consumer = consumer(self.assignment)
@@ -99,6 +102,7 @@ class PollLoop:
         self._guarantee = guarantee(self._consumer, self.committer, self._owned)
         self.settlement = Settlement(dispatch, outbox, self._guarantee, self.committer, flow)
         self.flow = flow
+        self._paused_by_operator = paused_by_operator
         self._revoke_timeout_s = revoke_timeout_s
         self._clock = clock
         self._intake = Intake(
@@ -329,6 +333,7 @@ class PollLoop:
         if now < self._flow_at:
             return
         self._flow_at = now + FLOW_EVERY_S
+        self.flow.by_operator = self._paused_by_operator(now)
         wanted = self.flow.to_pause(self._owned.values(), now)
         paused = self.flow.paused
         if pause := wanted - paused:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tests.support.evidence import gather
+from tests.support.feeding import KEYS, Feeding
 from tests.support.kafka import Writer, numbered
 from tests.support.service import ECHO, Service, lasting, service
 from tests.support.waiting import eventually
 
-KEYS = 500
-PORTION = 100  # each tenth of a second
 Topic = Callable[..., str]
 
 SLOWISH = lasting(0.004)
@@ -121,21 +120,3 @@ def test_a_second_instance_that_joins_and_leaves_repeats_nothing(
     found = gather(here, writer.acked, results)
     assert len({run.pid for run in found.runs}) == 2
     assert (found.contradictions(), found.repeated) == ({}, [])
-
-
-class Feeding:
-    """A steady stream of records for as long as something is waited for."""
-
-    def __init__(self, writer: Writer, topic: str) -> None:
-        self._writer = writer
-        self._topic = topic
-        self._fed = 0
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        def fed() -> bool:
-            portion = numbered(PORTION, keys=KEYS, first=self._fed)
-            self._writer.begin(self._topic, portion)
-            self._fed += PORTION
-            return condition()
-
-        eventually(fed, timeout_s=60, every_s=0.1, what=what)

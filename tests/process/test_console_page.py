@@ -2,12 +2,15 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
+from kworker.core.pauses import ALL, order_pause
+from kworker.instance.pause_file import PauseFile
 from tests.support.bare_service import Service
 from tests.support.browser import View, chromium
 
@@ -123,6 +126,23 @@ def test_it_is_live(service: Service, opened: Callable[..., View]) -> None:
     view.reads("#state", "running")
     view.reads("#events li", f"worker 0 has ended: it was pid {killed}")
     assert view.page.locator("#problems").is_hidden()
+
+
+def test_it_shows_who_paused_what(service: Service, opened: Callable[..., View]) -> None:
+    now_ms = round(time.time() * 1000)
+    orders = order_pause({}, [ALL], "<b>me</b>@here", now_ms, None)
+    orders |= order_pause({}, ["orders"], "you@there", now_ms, now_ms + 3_600_000)
+    PauseFile(service.folder / "pauses.json").add(orders)
+    service.serve()
+    view = opened()
+    view.reads("#state", "paused")
+    view.reads("#paused li", "all topics by <b>me</b>@here for")
+    view.reads("#paused li", "until kworker resume")
+    view.reads("#paused li", "orders by you@there for")
+    view.reads("#paused li", "ends in")
+    (service.folder / "pauses.json").unlink()
+    view.reads("#state", "running")
+    assert view.page.locator("#paused").is_hidden()
 
 
 def test_it_says_so_when_the_supervisor_is_silent_or_gone(

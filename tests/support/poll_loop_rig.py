@@ -20,6 +20,7 @@ from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Failed, Outcome, Output
 from kworker.core.record import Partition, Record
+from kworker.instance.pause_file import PauseFile, WatchedPauses
 from kworker.instance.rejections import Rejections
 from kworker.replay.ranges import OffsetRanges, RangeConsumer
 from kworker.worker.assignment import Identify
@@ -217,6 +218,7 @@ class Bench:
         pool: Pool | None = None,
         quarantine: Quarantine | None = None,
         began: float = -math.inf,
+        pauses: Path | None = None,
     ) -> None:
         """`transactional` is the id of one that settles exactly once; `pool` runs by itself.
 
@@ -286,6 +288,7 @@ class Bench:
                 make, client, committer, owned, outbox, policy, fences, begin, sized.outdated
             )
 
+        self.paused = WatchedPauses(PauseFile(pauses or Path("/nonexistent")), self.wall)
         self.poll_loop = PollLoop(
             consumer=consumer,
             identify=identify or kafka.identities,
@@ -296,14 +299,18 @@ class Bench:
             flow=flow,
             dispatch=dispatch,
             had=had or {},
+            paused_by_operator=self.paused.refresh,
             intake=IntakePolicy(REQUEUE, lambda topic: not topic.startswith(GROUP), max_age_s),
             revoke_timeout_s=REVOKE_TIMEOUT_S,
             clock=self.clock,
-            wall=lambda: 1_700_000_000.0 + self.clock.now,
+            wall=self.wall,
         )
         self.consumer = made[0]
         if topics:
             self.consumer.subscribe(topics)
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.clock.now
 
     def learn(self) -> None:
         """What the brokers tell of the topics that it writes."""

@@ -10,6 +10,7 @@ from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.message import PartitionId
 from kworker.core.outcome import Output
+from kworker.core.pauses import NOTHING_PAUSED
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.worker.dispatch import Dispatch
@@ -119,6 +120,7 @@ class Settler:
             dispatch=dispatch,
             intake=IntakePolicy(),
             had={},
+            paused_by_operator=lambda _now: NOTHING_PAUSED,
             revoke_timeout_s=REVOKE_TIMEOUT_S,
         )
         self.consumer = made[0]

@@ -161,6 +161,7 @@ function show(data) {
   state.className = `pill ${LOOKS[status.state] || "warn"}`;
   document.title = `${status.state}: ${status.name}`;
   problems(status.reasons, data.since, now);
+  pauses(status.paused, now);
   const of = (index) => data.samples.map((sample) => [sample[0], sample[index]]);
   const total = (field) => status.workers.reduce((sum, worker) => sum + worker[field], 0);
   byId("tiles").replaceChildren(
@@ -221,6 +222,16 @@ function problems(reasons, since, now) {
   byId("problems").querySelector("ul").replaceChildren(...reasons.map((reason, index) => {
     const item = make("li", reason);
     if (since[index] !== null) item.append(make("span", ` for ${span(Math.max(0, now - since[index]))}`, "quiet"));
+    return item;
+  }));
+}
+
+function pauses(rows, now) {
+  byId("paused").hidden = !rows.length;
+  byId("paused").querySelector("ul").replaceChildren(...rows.map((row) => {
+    const item = make("li", row.topic === "*" ? "all topics" : row.topic);
+    const end = row.until_ms === null ? "until kworker resume" : `ends ${due(row.until_ms / 1000 - now)}`;
+    item.append(make("span", ` by ${row.by} for ${span(Math.max(0, now - row.since_ms / 1000))}, ${end}`, "quiet"));
     return item;
   }));
 }

@@ -35,3 +35,20 @@ def test_topics_and_the_last_dead_letters_are_shown() -> None:
     text = shown(last_dead_letters=[{**letter, "error": error}] * 5)
     assert text.count("dead letter orders:3:17, rejected, ") == 3
     assert "ago: bad \\x1b[2J order\n" in text
+
+
+def test_a_pause_is_shown_with_its_author_and_its_end() -> None:
+    rows = [
+        {"topic": "*", "since_ms": 1_790_000_000_000, "until_ms": None, "by": "me@here"},
+        {
+            "topic": "orders",
+            "since_ms": 1_790_000_000_000,
+            "until_ms": 1_790_000_060_000,
+            "by": "x",
+        },
+    ]
+    text = shown(paused=rows)
+    since = "since 2026-09-21 14:13:20Z by"
+    assert f"  paused: all topics, {since} me@here, until `kworker resume`\n" in text
+    assert f"  paused: orders, {since} x, until 2026-09-21 14:14:20Z\n" in text
+    assert "paused" not in shown()

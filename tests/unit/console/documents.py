@@ -32,6 +32,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "state": "running",
         "joined": True,
         "reasons": [],
+        "paused": [],
         "pid": 99,
         "uptime_s": 12.5,
         "workers": [worker(0), worker(1)],

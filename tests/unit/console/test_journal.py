@@ -29,10 +29,18 @@ from tests.unit.console.documents import document, worker
         ),
         ({"delay": {"pid": 5}}, ["the delay process was pid 98, and is pid 5"]),
         ({"spark": {"state": "running"}}, ["the Spark job was off, and is running"]),
+        ({"paused": [{"topic": "orders", "by": "me@here"}]}, ["me@here paused orders"]),
+        ({"paused": [{"topic": "*", "by": "me@here"}]}, ["me@here paused all topics"]),
     ],
 )
 def test_each_change_has_its_line(changed: dict[str, Any], lines: list[str]) -> None:
     assert list(changes(document(), document(**changed))) == lines
+
+
+def test_the_end_of_a_pause_is_a_change() -> None:
+    before = document(paused=[{"topic": "*", "by": "a"}, {"topic": "orders", "by": "a"}])
+    after = document(paused=[{"topic": "orders", "by": "b"}])
+    assert list(changes(before, after)) == ["the pause of all topics is over"]
 
 
 def test_nothing_has_changed_before_the_first_status() -> None:

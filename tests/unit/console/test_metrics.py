@@ -51,6 +51,20 @@ def test_each_number_of_the_status_is_a_metric() -> None:
     assert found["kworker_table_behind_records", "orders"] == 5
 
 
+def pause(topic: str) -> dict[str, object]:
+    return {"topic": topic, "since_ms": 1, "until_ms": None, "by": "me@here"}
+
+
+def test_each_topic_is_paused_or_not() -> None:
+    """Also one whose partitions are all on other hosts, if it is paused by its name."""
+    found = samples(document(paused=[pause("payments")]))
+    assert found["kworker_topic_paused", "orders"] == 0
+    assert found["kworker_topic_paused", "payments"] == 1
+    everything = samples(document(paused=[pause("*")], state="paused"))
+    assert everything["kworker_topic_paused", "orders"] == 1
+    assert everything["kworker_state", "paused"] == 1
+
+
 def test_what_is_not_known_has_no_sample() -> None:
     """A zero would tell an alert that all is well."""
     dead = worker(1, pid=0, phase="gone", heartbeat_age_s=None)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kworker.core.flow import Flow, FlowPolicy
+from kworker.core.pauses import EVERYTHING_PAUSED, NOTHING_PAUSED, PausedTopics
 from kworker.core.record import Partition, Record
 from tests.support.records import a_partition, a_record
 
@@ -288,3 +289,62 @@ def test_every_paused_partition_resumes_when_all_has_ended(
         turn(flow, partitions, now)
     flow.leave(held)
     assert turn(flow, partitions, now + 0.1) == set()
+
+
+# -- an operator's pause ----------------------------------------------------------------
+
+
+def test_a_paused_topic_waits_until_it_is_resumed() -> None:
+    flow, orders = a_flow()
+    payments = a_partition("payments")
+    flow.by_operator = PausedTopics(frozenset(["orders"]))
+    assert turn(flow, [orders, payments], 1.0) == {orders}
+    assert turn(flow, [orders, payments], 9.0) == {orders}
+    flow.by_operator = EVERYTHING_PAUSED
+    assert turn(flow, [orders, payments], 9.1) == {orders, payments}
+    flow.by_operator = NOTHING_PAUSED
+    assert turn(flow, [orders, payments], 9.2) == set()
+
+
+def test_no_partition_pauses_for_one_of_a_paused_topic() -> None:
+    """With records in Kafka and none in flight it would look as if it starved."""
+    flow, _ = a_flow(records_max=100)
+    [hot] = backlogged(1)
+    waiting = a_partition("payments")
+    waiting.end_offset = BACKLOG
+    flow.by_operator = PausedTopics(frozenset(["payments"]))
+    taken(flow, hot, 99)
+    for now in (1.0, 1.6, 9.0):
+        assert turn(flow, [hot, waiting], now) == {waiting}
+    flow.by_operator = NOTHING_PAUSED
+    turn(flow, [hot, waiting], 9.1)
+    assert turn(flow, [hot, waiting], 9.2) == set()
+    assert turn(flow, [hot, waiting], 9.8) == {hot}, "now it does starve"
+
+
+def test_a_paused_topic_leaves_its_credit_to_the_others() -> None:
+    """Half of the partitions are paused, so each of the rest may have twice as much."""
+    flow, _ = a_flow(records_max=1000)
+    [hot, calm] = backlogged(2)
+    paused = [a_partition("payments", number) for number in range(8)]
+    flow.by_operator = PausedTopics(frozenset(["payments"]))
+    taken(flow, hot, 600)  # of two partitions one has a credit of two thirds, of ten 182
+    turn(flow, [hot, calm, *paused], 1.0)
+    assert turn(flow, [hot, calm, *paused], 1.6) == set(paused)
+
+
+def test_a_full_map_is_looked_at_while_its_topic_is_paused() -> None:
+    """The records in hand finish, and the partition must resume with its topic."""
+    flow = Flow(FlowPolicy(10_000, 1_000_000))
+    [partition] = backlogged(1)
+    offsets = list(range(0, 300_000, 100))
+    fit = partition.ledger.count_fitting(offsets)
+    partition.ledger.deliver_run(offsets[:fit])
+    flow.crowd(partition, offsets[fit])
+    flow.by_operator = EVERYTHING_PAUSED
+    turn(flow, [partition], 1.0)
+    partition.ledger.settle(offsets[:fit])
+    assert turn(flow, [partition], 2.0) == {partition}
+    assert partition.map_full_from is None
+    flow.by_operator = NOTHING_PAUSED
+    assert turn(flow, [partition], 3.0) == set()
