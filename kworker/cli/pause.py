@@ -13,7 +13,7 @@ from kworker.config.topics import source_topics
 from kworker.core.duration import parse_duration
 from kworker.core.pauses import ALL, PauseOrders, in_force, named, order_pause, order_resumption
 from kworker.core.times import iso
-from kworker.errors import KworkerError, UsageError
+from kworker.errors import ConfigError, KworkerError, Unreachable, UsageError
 from kworker.instance.pause_file import PauseFile, decode
 from kworker.instance.state_folder import StateFolder
 
@@ -50,7 +50,9 @@ def pause(
 
     Records that a worker has in hand finish, also those that it tries again from its memory; the
     workers stay in their group. A pause survives restarts, and a service that is not running starts
-    paused. A pause holds on this host alone. To move its end, pause again.
+    paused. If [bold]idempotency.redis[/bold] is configured, the pause reaches all instances of the
+    service; if not, it holds on this host alone. If that Redis does not answer, the pause holds on
+    this host, and the exit code is 69. To move the end of a pause, pause again.
 
     The retries and redriven dead letters of all topics come by one topic, NAME.requeue. Without
     --topic it is paused, too. With --topic it is not: retries of a paused topic go on, unless you
@@ -128,6 +130,7 @@ def _resume(config: Config, topics: Sequence[str]) -> None:
     if chosen:
         typer.echo(f"{config.name}: {_listed(chosen)} resumed")
         desk.tell_reach()
+    desk.check_redis()
 
 
 def _accept_dead(config: Config) -> None:
@@ -138,7 +141,10 @@ def _accept_dead(config: Config) -> None:
 
 
 class _Desk:
-    """Gives orders to the file of this instance. `known` has those that it holds."""
+    """Gives orders to the file of this instance, and to Redis if that is configured.
+
+    `known` has the orders of all instances; those of this one alone if Redis does not answer.
+    """
 
     def __init__(self, verb: str, config: Config) -> None:
         """Raises KworkerError if the file cannot be read."""
@@ -147,22 +153,38 @@ class _Desk:
         self._verb = verb
         self._config = config
         self._file = PauseFile(folder.pauses)
+        self._redis_error = ""
         self.known = self._read()
+        self._exchange()
 
     def give(self, orders: PauseOrders) -> None:
-        """Writes new orders to the file."""
+        """Writes new orders to the file, and then to Redis."""
         try:
             self.known = self._file.add(orders)
         except OSError as error:
             raise self._unusable(f"cannot be written ({error.strerror})") from None
+        self._exchange()
+
+    def check_redis(self) -> None:
+        """Raises Unreachable if Redis is configured, and does not answer."""
+        if self._redis_error:
+            raise Unreachable(
+                f"{self._verb}: Redis does not answer ({self._redis_error}), so this holds on this"
+                f" host only; other hosts follow once Redis answers, if {self._config.name} runs"
+                " here then, or if you type the command again"
+            )
 
     def tell_reach(self) -> None:
-        """Tells on which hosts the orders hold."""
+        """Tells on which hosts the orders hold. Raises Unreachable like `check_redis`."""
+        self.check_redis()
         name, instance = self._config.name, self._config.instance
-        typer.echo(
-            f"this holds for the instance {instance} alone; if {name} has others, type the same"
-            " command on their hosts"
-        )
+        if self._config.idempotency:
+            typer.echo(f"all instances of {name} follow within seconds, by way of Redis")
+        else:
+            typer.echo(
+                f"this holds for the instance {instance} alone; if {name} has others, type the same"
+                " command on their hosts"
+            )
 
     def _read(self) -> PauseOrders:
         try:
@@ -175,6 +197,25 @@ class _Desk:
 
     def _unusable(self, problem: str) -> KworkerError:
         return KworkerError(f"{self._verb}: {self._file.path} {problem}; nothing is changed")
+
+    def _exchange(self) -> None:
+        """Exchanges orders with Redis, unless it did not answer before."""
+        if (chosen := self._config.idempotency) is None or self._redis_error:
+            return
+        from kworker.worker.idempotency.shared_pauses import make_shared_pauses
+
+        try:
+            shared = make_shared_pauses(self._config.name, chosen, self._file)
+        except ValueError as error:
+            raise ConfigError(f"idempotency.redis: {error}") from None
+        try:
+            self.known = shared.exchange()
+        except Unreachable as error:
+            self._redis_error = str(error)
+        except OSError as error:
+            raise self._unusable(f"cannot be written ({error.strerror})") from None
+        finally:
+            shared.close()
 
 
 def _checked(verb: str, config: Config, topics: Iterable[str]) -> list[str]:

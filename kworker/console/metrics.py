@@ -111,7 +111,7 @@ def _service(document: Document) -> Iterator[Metric]:
 
 
 def _paused(document: Document) -> Metric:
-    """A sample for each topic of which a worker has a partition, and for each that is paused."""
+    """Returns a sample for each topic of which a worker has a partition, or that is paused."""
     paused = PausedTopics(frozenset(row["topic"] for row in document["paused"]))
     owned = {topic for row in document["workers"] for topic, _ in row["partitions"]}
     text = "1 while an operator has paused the topic; the topic * stands for all."

@@ -32,8 +32,8 @@ _BY_MOST = 200  # characters of a name, which may come from another host
 class PauseFile:
     """The newest order for each topic, in a file that all processes of an instance read.
 
-    `kworker pause` and `kworker resume` add orders. The file is changed under a lock, and replaced
-    as a whole.
+    `kworker pause` and `kworker resume` add orders, and so does the claims thread of each worker,
+    when it learns of them from Redis. The file is changed under a lock, and replaced as a whole.
     """
 
     def __init__(self, path: Path) -> None:

@@ -3,19 +3,19 @@
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kworker.clients.producer import KafkaProducer
 from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import transactional_id, worker_producer_properties
-from kworker.config.model import Config, IdempotencySettings
+from kworker.config.model import Config
 from kworker.config.topics import of_a_service
 from kworker.core.flow import Flow, FlowPolicy
 from kworker.core.lanes import Lanes
 from kworker.core.message import PartitionId
-from kworker.core.pauses import NOTHING_PAUSED, PausedTopics
+from kworker.core.pauses import EVERYTHING_PAUSED, NOTHING_PAUSED, PausedTopics
 from kworker.core.record import Partition
 from kworker.instance.crash_journal import CrashJournal, WatchedJournal
 from kworker.instance.pause_file import PauseFile, WatchedPauses
@@ -28,9 +28,10 @@ from kworker.worker.handlers.loader import Handlers
 from kworker.worker.handlers.pool_factory import HandlerPool
 from kworker.worker.idempotency import key
 from kworker.worker.idempotency.claim_client import ClaimClient
-from kworker.worker.idempotency.claim_thread import ClaimPolicy, Claims, ClaimThread
+from kworker.worker.idempotency.claim_thread import ClaimPolicy, Claims, ClaimThread, SharedState
 from kworker.worker.idempotency.prefetch import ClaimPrefetch
 from kworker.worker.idempotency.redis_outbox import RedisOutbox
+from kworker.worker.idempotency.shared_pauses import SharedPauses, make_shared_pauses
 from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.poll_loop import PollLoop, WorkerConsumer
@@ -95,6 +96,17 @@ class Role:
     platform: Platform = Platform()
 
 
+@dataclass(frozen=True, slots=True)
+class SharedStates:
+    """State that the instances of a service share through Redis; None where they do not."""
+
+    pauses: SharedPauses | None = None
+    suspects: SharedSuspects | None = None
+
+    def __iter__(self) -> Iterator[SharedState]:
+        yield from filter(None, (self.pauses, self.suspects))
+
+
 def make_intake(config: Config) -> IntakePolicy:
     """Makes the rules for taking records: requeue topic, source topics, and maximum age."""
     return IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age)
@@ -113,8 +125,7 @@ def make_poll_loop(
     )
     folder = StateFolder(config.state_dir)
     at_once = workers.concurrency if handlers.is_async else workers.threads
-    sharing = config.idempotency if role.isolates else None
-    shared = make_shared(sharing, folder) if sharing else None
+    shared = make_shared(config, folder) if role.isolates else SharedStates()
     dispatch = Dispatch(
         pool=pool,
         lanes=lanes,
@@ -122,7 +133,9 @@ def make_poll_loop(
         decider=make_decider(config, limits, role),
         rejections=Rejections(folder.rejected),
         quarantine=(
-            Quarantine(config, folder.suspects, limits, shared) if role.isolates else NoQuarantine()
+            Quarantine(config, folder.suspects, limits, shared.suspects)
+            if role.isolates
+            else NoQuarantine()
         ),
         claims=(
             make_claims(config, folder, at_once, shared, role.platform)
@@ -144,7 +157,7 @@ def make_poll_loop(
         intake=role.intake,
         revoke_timeout_s=workers.revoke_timeout,
         had=role.had,
-        paused_by_operator=make_paused(role, folder),
+        paused_by_operator=make_paused(role, folder, shared.pauses),
         clock=role.platform.clock,
         wall=role.platform.wall,
     )
@@ -199,29 +212,44 @@ def make_decider(config: Config, limits: TopicLimits, role: Role) -> RetryDecide
     )
 
 
-def make_shared(chosen: IdempotencySettings, folder: StateFolder) -> SharedSuspects:
-    """Makes the list, shared in Redis, of records that may have killed workers of any host."""
+def make_shared(config: Config, folder: StateFolder) -> SharedStates:
+    """Makes the state that the instances share in Redis, if Redis is configured.
+
+    It is the pauses, and the list of records that may have killed workers of any host.
+    """
+    chosen = config.idempotency
+    if chosen is None:
+        return SharedStates()
     from kworker.clients.redis import RedisTexts  # megabytes, for those who use it
 
-    storage = RedisTexts(chosen.redis, kind="suspects", prefix=chosen.prefix)
-    return SharedSuspects(storage, WatchedJournal(CrashJournal(folder.suspects)))
+    suspects = RedisTexts(chosen.redis, kind="suspects", prefix=chosen.prefix)
+    return SharedStates(
+        make_shared_pauses(config.name, chosen, PauseFile(folder.pauses)),
+        SharedSuspects(suspects, WatchedJournal(CrashJournal(folder.suspects))),
+    )
 
 
-def make_paused(role: Role, folder: StateFolder) -> Callable[[float], PausedTopics]:
+def make_paused(
+    role: Role, folder: StateFolder, shared: SharedPauses | None
+) -> Callable[[float], PausedTopics]:
     """Returns a function that tells the topics that an operator has paused.
 
-    A replay does not heed pauses.
+    Where pauses are shared, everything is paused until Redis has been asked once: another host may
+    have paused a topic while this instance did not run. A replay does not heed pauses.
     """
     if role.replay:
         return lambda _now: NOTHING_PAUSED
-    return WatchedPauses(PauseFile(folder.pauses), role.platform.wall).refresh
+    watched = WatchedPauses(PauseFile(folder.pauses), role.platform.wall)
+    if shared is None:
+        return watched.refresh
+    return lambda now: watched.refresh(now) if shared.asked else EVERYTHING_PAUSED
 
 
 def make_claims(
     config: Config,
     folder: StateFolder,
     at_once: int,
-    shared: SharedSuspects | None,
+    shared: SharedStates,
     platform: Platform,
 ) -> ClaimClient:
     """Makes the client that claims records in Redis.
@@ -238,7 +266,7 @@ def make_claims(
         policy=ClaimPolicy(chosen.lease, chosen.missing, chosen.unavailable),
         gone=LocalProcesses(config.instance).has_ended,
         outbox=RedisOutbox(folder.marks, owner),
-        shared=[] if shared is None else [shared],
+        shared=list(shared),
         clock=platform.clock,
     )
     return ClaimClient(claiming, ClaimPrefetch(at_once), chosen.unavailable)

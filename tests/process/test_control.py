@@ -61,6 +61,7 @@ def test_the_status_has_every_field_of_the_contract(service: Service):
         "instance": "test",
         "state": "red",
         "reasons": ["no broker answers"],
+        "paused": [],
         "pid": service.pid,
         "delays": [],
         "held": 0,

@@ -33,7 +33,7 @@ class Claims(Protocol):
 
 
 class SharedState(Protocol):
-    """State that all instances share through Redis beside the claims, such as suspects."""
+    """State that all instances share through Redis beside the claims: pauses, suspects."""
 
     @property
     def due_at(self) -> float: ...

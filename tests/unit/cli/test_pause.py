@@ -20,6 +20,11 @@ topics = {topics}
 [kafka]
 "bootstrap.servers" = "127.0.0.1:1"
 """
+REDIS = """
+[idempotency]
+redis = "redis://127.0.0.1:1/0"
+key = "key"
+"""
 LONG_AGO_MS = 1_700_000_000_000
 
 
@@ -32,9 +37,9 @@ class Desk:
         self.file = PauseFile(folder / "state" / "pauses.json")
         self.configure()
 
-    def configure(self, *topics: str) -> None:
+    def configure(self, *topics: str, more: str = "") -> None:
         text = CONFIG.format(topics=json.dumps(topics or ("orders", "payments")))
-        self._config.write_text(text)
+        self._config.write_text(text + more)
 
     def types(self, *words: str) -> tuple[int, str]:
         """The exit code of `kworker …`, and what it says."""
@@ -155,6 +160,27 @@ def test_a_damaged_file_is_left_to_the_operator(desk: Desk, verb: str) -> None:
     assert code == ExitCode.FAILURE
     assert "pauses.json is damaged: remove it, then pause again what shall be paused" in said
     assert desk.file.path.read_text() == "{"
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_without_redis_an_order_holds_here_and_is_no_success(desk: Desk, verb: str) -> None:
+    """In an emergency half of the hosts are better than none, if one is told."""
+    desk.types("pause")
+    desk.configure(more=REDIS)
+    code, said = desk.types(verb, *(["--for", "1h"] if verb == "pause" else []))
+    assert code == ExitCode.UNREACHABLE
+    assert f"kworker: {verb}: Redis does not answer (" in said
+    assert "so this holds on this host only" in said
+    assert desk.paused() != {ALL: None}
+
+
+def test_an_invalid_address_of_redis_is_a_mistake_of_the_file(desk: Desk) -> None:
+    """It could not be told from a Redis that is away, and waiting would not help."""
+    desk.configure(more=REDIS.replace(":1/0", ":port/0"))
+    code, said = desk.types("pause")
+    assert code == ExitCode.CONFIG
+    assert said.startswith("kworker: idempotency.redis: ")
+    assert desk.paused() == {}
 
 
 def test_accepting_dead_letters_resumes_nothing(desk: Desk) -> None:

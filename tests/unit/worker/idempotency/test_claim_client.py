@@ -10,12 +10,15 @@ import pytest
 from kworker.clients.memory.redis import MemoryRedisTexts
 from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, ClaimDone, Claimed, Exchange, KeptOutcome
 from kworker.core.outcome import NO_RESULTS, Failed, Output
+from kworker.core.pauses import Pause
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
 from kworker.instance.crash_journal import CrashJournal, WatchedJournal, pack
+from kworker.instance.pause_file import PauseFile, encode
 from kworker.worker.idempotency.claim_client import GATHER_S
 from kworker.worker.idempotency.claim_table import BUSY_S, OWN_BUSY_S
 from kworker.worker.idempotency.prefetch import AHEAD_MOST, ClaimPrefetch
+from kworker.worker.idempotency.shared_pauses import SharedPauses
 from kworker.worker.quarantine.shared_suspects import SharedSuspects
 from tests.support.claims_rig import LEASE_S, PREFIX, Bench, Worker, busy, event, with_outcome
 from tests.support.records import a_partition
@@ -631,7 +634,7 @@ def test_claims_ahead_follow_the_rate_of_takes() -> None:
     assert pace.ahead == 16
 
 
-# -- suspects ---------------------------------------------------------------------------
+# -- suspects and pauses ------------------------------------------------------------------
 
 
 def test_shared_suspects_are_known_before_the_first_record_runs(
@@ -664,3 +667,22 @@ def test_an_idle_claims_thread_looks_for_suspects_each_second(bench: Bench, tmp_
     assert not shared.others
     worker.step(0.5)
     assert list(shared.others) == [("orders", 0, 7)]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_redis_is_asked_for_pauses_in_the_first_turn(
+    bench: Bench, tmp_path: Path, away: bool
+) -> None:
+    """Nothing is taken before that; so a Redis that does not answer is asked in vain, once."""
+    storage = MemoryRedisTexts(bench.redis, kind="pauses:orders", prefix=PREFIX)
+    storage.put({"orders": encode(Pause(1, "me", 1))})
+    bench.redis.away = away
+    file = PauseFile(tmp_path / "pauses.json")
+    shared = SharedPauses(storage, file)
+    worker = bench.worker(shared=[shared])
+    worker.claiming.turn(0.0)
+    assert shared.asked
+    assert list(file.read()) == ([] if away else ["orders"])
+    bench.redis.away = False
+    worker.wait(3.0)
+    assert list(file.read()) == ["orders"]
