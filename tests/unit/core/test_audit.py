@@ -155,12 +155,16 @@ def lives(draw: st.DrawFn) -> Life:
             life.traces.append(retry(attempt, settled=True, redriven=redriven))
         life.traces.append(requeued(attempt, redriven=redriven))
     life.outcome = draw(st.sampled_from(list(Outcome)))
-    life.traces += _last(draw, life, attempt, redriven)
+    if life.outcome is Outcome.NOT_SETTLED and len(life.traces) > 1:
+        life.outcome = Outcome.NO_RESULT  # its last copy has ended
+    if life.outcome is Outcome.NOT_SETTLED:
+        life.traces = [source(settled=False)]
+    life.traces += _last(draw, life.outcome, attempt, redriven)
     return life
 
 
-def _last(draw: st.DrawFn, life: Life, attempt: int, redriven: int) -> Iterator[Trace]:
-    match life.outcome:
+def _last(draw: st.DrawFn, outcome: Outcome, attempt: int, redriven: int) -> Iterator[Trace]:
+    match outcome:
         case Outcome.RESULT:
             yield from (result(n, attempt, n) for n in range(draw(st.integers(1, 3))))
         case Outcome.DEAD:
@@ -171,13 +175,8 @@ def _last(draw: st.DrawFn, life: Life, attempt: int, redriven: int) -> Iterator[
             yield letter(SENT_BACK, attempt, redriven)
         case Outcome.WAITING:
             yield retry(attempt + 1, redriven=redriven)
-        case Outcome.NO_RESULT:
+        case Outcome.NO_RESULT | Outcome.NOT_SETTLED:
             pass
-        case Outcome.NOT_SETTLED:
-            if len(life.traces) == 1:
-                life.traces = [source(settled=False)]
-            else:
-                life.outcome = Outcome.NO_RESULT  # its last copy has ended
 
 
 @given(life=lives(), order=st.randoms())
