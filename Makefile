@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test prove lint types bench clean java console-tools
+.PHONY: help install demo test prove lint types bench clean java test-tools
 
 # The first of these that is Python 3.11, 3.12 or 3.13; `make PYTHON=/path/to/python3` chooses.
 PYTHON ?= python3 python3.13 python3.12 python3.11
@@ -24,7 +24,7 @@ install: $(INSTALLED) ## install kworker and its dependencies into .venv (again 
 demo: java install ## run 20,000 orders, some of them bad, through Kafka, workers and Spark; then repair and redrive them
 	@$(BIN)/python examples/orders/demo.py $(ARGS)
 
-test: java install console-tools ## run the tests, on a real Kafka, Redis and Spark (ARGS="…" goes to pytest)
+test: java install test-tools ## run the tests, on a real Kafka, Redis and Spark (ARGS="…" goes to pytest)
 	@$(if $(ARGS),$(PYTEST) $(ARGS),status=0; \
 	  $(BESIDE) --ignore $(ALONE) --ignore $(PROOFS) || status=$$?; \
 	  $(PYTEST) $(ALONE) || status=$$?; exit $$status)
@@ -61,19 +61,23 @@ $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt
 	  -c etc/constraints.txt -e '.[spark,sandbox,dev]'
 	@touch $@
 
-# For the tests of the console. Only promtool of Prometheus: Debian's package would start a server.
-console-tools: install
+# Programs that tests run. Only promtool of Prometheus: Debian's package would start a server.
+test-tools: install
 	@missing=""; \
 	command -v chromium >/dev/null || missing+=" chromium"; \
+	command -v systemd-analyze >/dev/null || missing+=" systemd-analyze"; \
 	PATH="$(BIN):$$PATH" command -v promtool >/dev/null || missing+=" promtool"; \
 	test -n "$$missing" || exit 0; \
-	{ command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo "make: the console's tests" \
-	  "need$$missing: install it (promtool is a part of Prometheus)" >&2; exit 1; }; \
-	echo "installing$$missing, for the tests of the console"; \
+	{ command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo "make: the tests" \
+	  "need$$missing: install it (promtool is a part of Prometheus, systemd-analyze of systemd)" >&2; exit 1; }; \
+	echo "installing$$missing, for the tests"; \
 	apt-get -qq update; \
-	if [[ $$missing == *chromium* ]]; then \
+	packages=""; \
+	if [[ $$missing == *chromium* ]]; then packages+=" chromium fonts-dejavu-core"; fi; \
+	if [[ $$missing == *systemd-analyze* ]]; then packages+=" systemd"; fi; \
+	if [[ -n $$packages ]]; then \
 	  DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends \
-	    chromium fonts-dejavu-core >/dev/null; \
+	    $$packages >/dev/null; \
 	fi; \
 	if [[ $$missing == *promtool* ]]; then \
 	  folder=$$(mktemp -d); trap 'rm -r "$$folder"' EXIT; cd "$$folder"; \

@@ -1,79 +1,116 @@
-"""`kworker systemd`: the unit that runs services under systemd, one instance a configuration."""
+"""`kworker systemd`: the units that run services and Spark jobs under systemd."""
 
+import os
 import shutil
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Print a unit for systemd.", no_args_is_help=True)
+from kworker.cli.units import UnitValues, escaped, service_unit, spark_unit, target_unit
+from kworker.config import toml_file
+from kworker.config.model import Config, SparkSettings
+from kworker.errors import ConfigError
+from kworker.spark.checkpoints.folders import local_folder
 
-_UNIT = """\
-# Runs /etc/kworker/NAME.toml as kworker@NAME.service: systemctl enable --now kworker@orders
-[Unit]
-Description=kworker service %i
-Wants=network-online.target
-After=network-online.target
-# kworker waits by itself while a dependency is down; this limits restarts after it gave up.
-StartLimitIntervalSec=300
-StartLimitBurst=5
+app = typer.Typer(help="Print units for systemd.", no_args_is_help=True)
 
-[Service]
-Type=notify
-NotifyAccess=main
-User=kworker
-Group=kworker
-Environment=KWORKER_CONFIG=/etc/kworker/%i.toml
-ExecStart={kworker} start
-ExecReload=/bin/kill -HUP $MAINPID
-# Lock, control socket and progress; readable by the service alone.
-StateDirectory=kworker/%i
-StateDirectoryMode=0700
 
-# TERM goes to the supervisor alone, which drains its workers; processes left over are killed.
-KillMode=mixed
-# Longer than workers.drain_timeout (30 s), leaving the group, and the end of Spark; a drain that
-# still makes progress extends it by EXTEND_TIMEOUT_USEC.
-TimeoutStopSec=90
-# READY is sent when all workers have joined, or after 30 s of waiting.
-TimeoutStartSec=90
-# Sent only while the supervisor's loop runs and no worker's poll thread is silent for a minute.
-WatchdogSec=60
+class UnitName(StrEnum):
+    """The units that can be printed, by the names of their files."""
 
-# Not `always`: after `kworker stop` the service stays down.
-Restart=on-failure
-RestartSec=2
-# 78 and 2: the configuration or the command is wrong. 73: another copy has this instance or its
-# transactional id. A restart helps none of them. 70, a crash loop, restarts within the limit above.
-RestartPreventExitStatus=2 73 78
-# 75: the drain timed out, and the rest is delivered again: nothing is lost, so no failure.
-SuccessExitStatus=75
-# A worker that the kernel kills for its memory is replaced; the others go on.
-OOMPolicy=continue
-LimitNOFILE=65536
-
-[Install]
-WantedBy=multi-user.target
-"""
+    SERVICE = "kworker@.service"
+    SPARK = "kworker-spark@.service"
+    TARGET = "kworker.target"
 
 
 @app.command("print")
 def print_unit(
+    unit: Annotated[UnitName, typer.Argument(help="The unit to print.")] = UnitName.SERVICE,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Fit the unit to this kworker.toml, its drain_timeout and its folders.",
+            show_default="/etc/kworker/NAME.toml, for any NAME",
+        ),
+    ] = None,
+    user: Annotated[str, typer.Option(help="The user that runs the service.")] = "kworker",
     kworker: Annotated[
         Path | None,
         typer.Option(help="Path of the kworker command to run.", show_default="this one"),
     ] = None,
 ) -> None:
-    """Print the unit file kworker@.service, to be saved in /etc/systemd/system."""
-    typer.echo(unit(str(kworker or _this_one())), nl=False)
+    """Print a unit that runs this kworker, in a sandbox.
+
+    Example: [bold]kworker systemd print > /etc/systemd/system/kworker@.service[/bold]
+
+    kworker@.service runs a service, kworker-spark@.service its Spark job if [spark] has run =
+    "elsewhere"; kworker.target starts and stops all services of the host.
+
+    Without --config the unit is a template for every /etc/kworker/NAME.toml, and the service writes
+    only to /var/lib/kworker/NAME. With --config it is the unit of one service, which may also write
+    to the local folders of its tables: save it as kworker@NAME.service.
+    """
+    values = _this_installation(kworker or _this_command(), user)
+    if config is not None:
+        values = _fitted(values, toml_file.load(config), unit)
+    match unit:
+        case UnitName.SERVICE:
+            text = service_unit(values)
+        case UnitName.SPARK:
+            text = spark_unit(values)
+        case UnitName.TARGET:
+            text = target_unit()
+    typer.echo(text, nl=False)
 
 
-def unit(kworker: str) -> str:
-    """Returns the unit file; `kworker` is the path of the command that it runs."""
-    return _UNIT.format(kworker=kworker)
-
-
-def _this_one() -> Path:
+def _this_command() -> Path:
     beside = Path(sys.executable).with_name("kworker")
     return beside if beside.exists() else Path(shutil.which("kworker") or "/usr/local/bin/kworker")
+
+
+def _this_installation(command: Path, user: str) -> UnitValues:
+    java = os.environ.get("JAVA_HOME")
+    reads = (Path(sys.prefix), Path(sys.base_prefix), *([Path(java)] if java else []))
+    return UnitValues(command.absolute(), user, java_home=Path(java) if java else None, reads=reads)
+
+
+def _fitted(values: UnitValues, config: Config, unit: UnitName) -> UnitValues:
+    spark = config.spark
+    if unit is UnitName.SPARK and spark is None:
+        raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
+    runs_spark = unit is UnitName.SPARK or (spark is not None and spark.run == "here")
+    folders = {*_state(config), *(_places(spark) if spark and runs_spark else ())}
+    return replace(
+        values,
+        instance=config.name,
+        config=escaped(config.file),
+        drain_s=config.workers.drain_timeout,
+        reads=(*values.reads, config.file),
+        writes=_outermost(folders),
+    )
+
+
+def _state(config: Config) -> Iterator[Path]:
+    """Yields state_dir, unless systemd makes it for the service."""
+    of_systemd = Path("/var/lib/kworker", config.name)
+    by_default = config.file.parent / ".kworker" / config.name
+    if config.state_dir not in (of_systemd, by_default):
+        yield config.state_dir
+
+
+def _places(spark: SparkSettings) -> Iterator[Path]:
+    """Yields the local folders around checkpoints and tables, since formats write beside them."""
+    for place in (spark.checkpoints, *(table.path for table in spark.tables if table.path)):
+        if folder := local_folder(place):
+            yield folder.parent
+
+
+def _outermost(folders: set[Path]) -> tuple[Path, ...]:
+    """Returns the folders that lie in none of the others, sorted."""
+    return tuple(sorted(each for each in folders if not folders.intersection(each.parents)))
