@@ -41,7 +41,8 @@ def test_a_hint_in_a_bare_checkout_names_the_checkout(
 
 def test_no_hint_names_another_projects_package() -> None:
     """`pip install kworker` fetches a stranger's code."""
-    texts = [*(ROOT / "kworker").rglob("*.py"), ROOT / "README.md", *(ROOT / "etc").iterdir()]
-    for path in texts:
+    texts = [*(ROOT / "kworker").rglob("*.py"), ROOT / "README.md"]
+    texts += [path for folder in ("docs", "etc") for path in (ROOT / folder).rglob("*.*")]
+    for path in [*texts, ROOT / "etc" / "Containerfile"]:
         found = re.findall(r"pip install [^\n]*\bkworker\b(?!-daemon)[^\n]*", path.read_text())
         assert found == [], path
