@@ -211,7 +211,17 @@ class FakeWorker:
         hand.take(self.behaviour["holds_the_lock"], time.monotonic_ns())
         re.match(r"(a+)+$", "a" * 60 + "b")
 
+    def _leave_an_orphan(self) -> None:
+        """As a handler's shell does with `&`: a process that ends after its parent has."""
+        if (parent := os.fork()) == 0:
+            if os.fork() == 0:
+                os.setsid()
+            os._exit(0)
+        os.waitpid(parent, 0)
+
     def _work(self) -> None:
+        if self.behaviour.get("leaves_orphans"):
+            self._leave_an_orphan()
         for index in self.behaviour.get("renews", ()):
             self.slot.hand(index).take(self.behaviour["holds"][index], time.monotonic_ns())
         if not self.behaviour.get("silent"):
