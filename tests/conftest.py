@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kworker.sandbox import Options, Sandbox
 from kworker.sandbox.process import port_is_free
 from tests.support import shared
+from tests.support.booted_systemd import boots
 from tests.support.kafka import led
 from tests.support.tables import Reader
 from tests.support.waiting import eventually
@@ -44,6 +45,9 @@ hypothesis.settings.load_profile("untimed")
 # The longest first, and last what takes no time: so no process is left alone with a long one.
 ORDER = ("e2e/test_spark_job.py", "e2e/test_true_tables.py", "faults", "e2e", "process", "contract")
 
+# Where no systemd can boot, as in most containers.
+collect_ignore_glob = [] if boots() else ["*/test_booted_*.py"]
+
 _GUARD = pytest.StashKey[shared.Guard]()
 
 
@@ -51,6 +55,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test, and before the processes that run them."""
     if not hasattr(config, "workerinput"):
         config.stash[_GUARD] = shared.Guard()
+
+
+def pytest_report_header() -> str:
+    """Names what is left out, so that nobody takes it for tested."""
+    left_out = ", ".join(collect_ignore_glob)
+    return f"no systemd can boot here: without {left_out}" if left_out else "systemd can boot here"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -11,13 +11,11 @@ from deltalake.exceptions import TableNotFoundError
 
 from kworker import jars
 from kworker.core import headers as names
-from tests.support.booted_systemd import USER, boots
+from tests.support.booted_systemd import USER
 from tests.support.console import ConsoleClient
 from tests.support.kafka import New, Writer, messages
 from tests.support.service import Service, service
 from tests.support.unit_service import UnitService
-
-pytestmark = pytest.mark.skipif(not boots(), reason="needs a systemd of its own")
 
 # What handlers do beside computing; and two that the isolated process and the sandbox contain.
 HANDLERS = """
