@@ -24,6 +24,7 @@ from kworker.cli import (
     transactions,
 )
 from kworker.cli.dead import commands as dead
+from kworker.cli.lag import commands as lag
 from kworker.cli.options import INTERRUPTED, PREPARE_PANEL
 from kworker.cli.records import send, tail, try_record
 from kworker.cli.spark import commands as spark
@@ -72,8 +73,8 @@ def options(
     """
 
 
-# Verbs that run a service come first: users look for those.
-for verbs in (service, pause, init, check, send, tail, try_record, reject, replay, audit):
+# In the order in which people look for them; the panels come in the order of their first verb.
+for verbs in (service, pause, lag, init, check):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),
@@ -82,7 +83,12 @@ for name, group in (
     ("systemd", systemd),
 ):
     app.add_typer(group.app, name=name, rich_help_panel=PREPARE_PANEL)
-for name, group in (("dead", dead), ("offsets", offsets), ("transactions", transactions)):
+for verbs in (send, tail, try_record):
+    app.add_typer(verbs.app)
+app.add_typer(dead.app, name="dead", rich_help_panel="Repair")
+for verbs in (reject, replay):
+    app.add_typer(verbs.app)
+for name, group in (("offsets", offsets), ("transactions", transactions)):
     app.add_typer(group.app, name=name, rich_help_panel="Repair")
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
 

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kworker.cli.group_positions import group_positions, offset_spans
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.cli.positions import (
     GOALS,
@@ -19,7 +20,6 @@ from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config
 from kworker.config.topics import source_topics
-from kworker.core.offset_map import Committed, Settled, TopicIdentity, origin_of, same_topic
 from kworker.core.positions import Goal, GroupPosition
 from kworker.errors import AlreadyRunning, ConfigError, KworkerError, UsageError
 from kworker.instance.state_folder import StateFolder
@@ -45,9 +45,22 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     admin = _admin(loaded)
     rows = _positions(loaded, admin, [*_sources(loaded, admin), loaded.requeue_topic])
     if as_json:
-        typer.echo(json.dumps([{**row._asdict(), "lag": row.lag} for row in rows], indent=2))
+        typer.echo(json.dumps([_as_data(row) for row in rows], indent=2))
     else:
         print_partitions(["committed", "low", "high", "lag"], [_cells(row) for row in rows])
+
+
+def _as_data(row: GroupPosition) -> dict[str, Any]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "committed": row.committed,
+        "low": row.low,
+        "high": row.high,
+        "finished_beyond": row.finished_beyond,
+        "made_again": row.made_again,
+        "lag": row.lag,
+    }
 
 
 def _cells(row: GroupPosition) -> Sequence[object]:
@@ -142,21 +155,7 @@ def _positions(config: Config, admin: "Admin", topics: Sequence[str]) -> list[Gr
             f" create --config {config.file}"
         )
     partitions = [(name, number) for name in topics for number in range(known[name].partitions)]
-    held = admin.group_offsets(config.name, partitions)
-    low = admin.list_offsets(partitions, "earliest")
-    high = admin.list_offsets(partitions, "latest")
-    ids = admin.identities(topics)
-    return [_position(at, held.get(at), ids.get(at[0]), low[at], high[at]) for at in partitions]
-
-
-def _position(
-    at: tuple[str, int], held: Committed | None, identity: TopicIdentity | None, low: int, high: int
-) -> GroupPosition:
-    if held is None:
-        return GroupPosition(*at, None, low, high)
-    beyond = Settled.of(held, identity, at).count_beyond
-    same = identity and same_topic(held, origin_of(identity, at))
-    return GroupPosition(*at, held.position, low, high, beyond, made_again=same is False)
+    return group_positions(admin, config.name, offset_spans(admin, partitions))
 
 
 def _topics(config: Config, sources: Sequence[str], topic: str | None) -> Sequence[str]:

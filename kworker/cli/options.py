@@ -20,6 +20,9 @@ PREPARE_PANEL = "Prepare a service"
 WHEN = 'ISO 8601 (UTC unless it has a zone), "-2h" (two hours ago) or epoch milliseconds.'
 """The forms of a time that `parse_when` reads."""
 
+WATCH_PANEL = "Watch a service"
+"""The panel of `kworker --help` for verbs that show how a service is, and change nothing."""
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kworker.cli.options import ConfigOption, JsonOption
+from kworker.cli.options import WATCH_PANEL, ConfigOption, JsonOption
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.core.duration import parse_duration
@@ -106,7 +106,7 @@ def stop(
     _report_end(loaded.name, end or {})
 
 
-@app.command(rich_help_panel=_PANEL)
+@app.command(rich_help_panel=WATCH_PANEL)
 def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,

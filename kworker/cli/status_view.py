@@ -51,7 +51,7 @@ def render(document: dict[str, Any]) -> Group:
         _workers(document["workers"]),
         Text(_totals(document)),
         *(Text(_topic(row)) for row in document["lag"]["topics"]),
-        *(Text(_delay(row)) for row in document["delays"] if row["waiting"]),
+        *(Text(delay_line(row)) for row in document["delays"] if row["waiting"]),
         *(Text(_letter(row)) for row in document["last_dead_letters"][:_LETTERS]),
         *_spark(document["spark"]),
         *_console(document["console"]),
@@ -64,7 +64,7 @@ def _head(document: dict[str, Any]) -> Text:
         (document["name"], "bold"),
         f" on {document['instance']} is ",
         (state, _STYLE.get(state, "yellow")),
-        f"  pid {document['pid']}, up {_span(document['uptime_s'])}, {document['version']}",
+        f"  pid {document['pid']}, up {span(document['uptime_s'])}, {document['version']}",
     )
 
 
@@ -118,12 +118,13 @@ def _letter(row: dict[str, Any]) -> str:
     return f"dead letter {row['record']}, {row['reason']}, {age} ago: {error}"
 
 
-def _delay(row: dict[str, Any]) -> str:
+def delay_line(row: dict[str, Any]) -> str:
+    """Returns a line about one delay topic, from an item of `delays` in the status document."""
     due_ms = row["next_due_ms"]
     due = (
         ""
         if due_ms is None
-        else f", the next is due in {_span(max(0.0, due_ms / 1000 - time.time()))}"
+        else f", the next is due in {span(max(0.0, due_ms / 1000 - time.time()))}"
     )
     return f"delay {row['delay']}: {row['waiting']:,} waiting{due}"
 
@@ -147,7 +148,8 @@ def _console(console: dict[str, Any]) -> list[Text]:
     ]
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """Formats a number of seconds as hours and minutes, or as minutes and seconds."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"

@@ -101,11 +101,15 @@ class Admin(AdminConnection):
         return found
 
     def group_offsets(
-        self, group: str, partitions: Iterable[PartitionId]
+        self, group: str, partitions: Iterable[PartitionId], *, stable: bool = True
     ) -> dict[PartitionId, Committed]:
-        """Returns a group's committed positions; leaves out partitions without one."""
+        """Returns a group's committed positions; leaves out partitions without one.
+
+        Waits for the end of an open transaction that is to change one of them. If `stable` is
+        False, returns the positions as they are before that transaction, and does not wait.
+        """
         asked = [TopicPartition(*at) for at in partitions]
-        with self._consumer_beside(group) as consumer:
+        with self._consumer_beside(group, stable=stable) as consumer:
             committed = partial(consumer.committed, asked, timeout=self._timeout_s)
             found = self._call_coordinator(committed)
         _raise_first_error(found)

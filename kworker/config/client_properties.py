@@ -120,6 +120,11 @@ def leader_group(config: Settings) -> str:
     return f"{config.name}.spark"
 
 
+def table_group(config: Settings, table: str) -> str:
+    """Returns the name of the group to which the Spark job commits the positions of a table."""
+    return f"{config.name}.spark.{table}"
+
+
 def leader_properties(config: Config) -> Properties:
     """Returns the properties of the consumer by which a service's Spark jobs elect a leader.
 

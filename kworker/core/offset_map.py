@@ -161,10 +161,10 @@ class Settled(NamedTuple):
         """The offset after the last settled one."""
         return self.beyond[-1][1] if self.beyond else self.position
 
-    @property
-    def count_beyond(self) -> int:
-        """The number of settled offsets beyond the position; some may have no record."""
-        return sum(end - begin for begin, end in self.beyond)
+    def count_beyond(self, span: range) -> int:
+        """Returns how many offsets in `span` are settled beyond the position."""
+        ranges = ((max(begin, span.start), min(end, span.stop)) for begin, end in self.beyond)
+        return sum(max(0, end - begin) for begin, end in ranges)
 
     def has(self, offset: int) -> bool:
         if offset < self.position:

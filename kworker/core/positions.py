@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+from kworker.core.offset_map import Settled
+
 
 class Offset(NamedTuple):
     """The target of a reset: the group continues at this offset."""
@@ -27,12 +29,18 @@ class GroupPosition(NamedTuple):
     committed: int | None  # None: the group has no position
     low: int  # the first offset that the partition holds
     high: int  # the offset after its last
-    finished_beyond: int = 0  # number of offsets beyond the position that are done
-    made_again: bool = False  # the position is of an earlier topic of this name, so it is not used
+    settled: Settled | None = None  # what the commit settles; None if that was not read
 
     @property
     def at(self) -> tuple[str, int]:
         return self.topic, self.partition
+
+    @property
+    def made_again(self) -> bool:
+        """True if the position is of an earlier topic of this name, so that it is not used."""
+        if self.committed is None or self.settled is None:
+            return False
+        return self.settled.position < self.committed
 
     @property
     def lag(self) -> int | None:
@@ -40,6 +48,22 @@ class GroupPosition(NamedTuple):
         if self.made_again:
             return self.high - self.low
         return None if self.committed is None else max(0, self.high - max(self.committed, self.low))
+
+    @property
+    def finished_beyond(self) -> int:
+        """The number of offsets in the lag that are finished, by the offset map of the commit."""
+        held = range(self.low, self.high)
+        return 0 if self.settled is None else self.settled.count_beyond(held)
+
+    @property
+    def behind(self) -> int:
+        """The lag; without a position, the number of all offsets that the partition holds."""
+        return max(0, self.high - self.low) if self.lag is None else self.lag
+
+    @property
+    def unfinished(self) -> int:
+        """The number of offsets that the group will still run."""
+        return self.behind - self.finished_beyond
 
     @property
     def expired(self) -> int:

@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from kworker.clients.leader import Leadership
 from kworker.clients.offsets import TopicWatch, committed, connect
 from kworker.clients.samples import record_bytes
-from kworker.config.client_properties import admin_properties, leader_properties
+from kworker.config.client_properties import admin_properties, leader_properties, table_group
 from kworker.config.model import Config
 from kworker.errors import ConfigError, KworkerError
 from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.launch import Launcher
-from kworker.spark.plan import Planner, group_of
+from kworker.spark.plan import Planner
 from kworker.spark.progress import JobState, ProgressFile, job_state, summary
 from kworker.spark.query import TableQuery
 from kworker.spark.reasons import reason
@@ -254,7 +254,7 @@ class Job:
         """Reads each table's committed positions, for `status` and for the check of checkpoints."""
         properties, topic = admin_properties(self._config), self._config.delivery.results
         for query in self._queries:
-            group = group_of(self._config, query.progress.name)
+            group = table_group(self._config, query.progress.name)
             found = committed(properties, group, topic, self._watch.ends)
             if found is None:
                 return  # no answer: the next turn tries again

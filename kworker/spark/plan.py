@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kworker.clients.offsets import GroupOffsets, OffsetsClient
+from kworker.config.client_properties import table_group
 from kworker.config.model import Config, TableSettings
 from kworker.errors import Unreachable
 from kworker.spark.batch_limits import BatchLimits
@@ -19,11 +20,6 @@ from kworker.spark.rows.frames import TableRows, results, table_rows
 from kworker.spark.tables.sinks import Sink, sinks
 
 _LOG = structlog.get_logger()
-
-
-def group_of(config: Config, table: str) -> str:
-    """The name of the consumer group to which a table's positions are committed."""
-    return f"{config.name}.spark.{table}"
 
 
 class Planner:
@@ -93,7 +89,7 @@ class Planner:
         self, sink: Sink, progress: TableProgress, launch: Callable[[], StreamingQuery]
     ) -> TableQuery:
         group = GroupOffsets(
-            self._client, group_of(self._config, progress.name), self._config.delivery.results
+            self._client, table_group(self._config, progress.name), self._config.delivery.results
         )
         explain = partial(explained, sink.table, sink.checkpoint)
 

@@ -12,7 +12,7 @@ import typer
 from kworker.cli.positions import GOALS, as_data, moves, parse_goal, print_moves
 from kworker.cli.spark.access import chosen, configured, held
 from kworker.clock import now_ms
-from kworker.config.client_properties import admin_properties
+from kworker.config.client_properties import admin_properties, table_group
 from kworker.config.model import Config, TableSettings
 from kworker.core.positions import GroupPosition, Move
 from kworker.errors import ConfigError, KworkerError, UsageError
@@ -93,7 +93,7 @@ class CheckpointReset:
 
     @property
     def _group(self) -> str:
-        return f"{self.config.name}.spark.{self.table.name}"
+        return table_group(self.config, self.table.name)
 
     def _partitions(self) -> list[tuple[str, int]]:
         count = self.admin.topics([self._topic])[self._topic].partitions

@@ -66,7 +66,7 @@ def test_only_done_records_beyond_the_position_are_replayed() -> None:
     settled = Settled(2, [(3, 5), (8, 9)])
     course = OffsetRanges({A: range(1, 9)}, TimeRange(), {A: settled})
     assert picked(course, *(record(A, offset) for offset in range(1, 12))) == [1, 3, 4, 8]
-    assert (course.finished, course.read, settled.count_beyond) == (True, 8, 3)
+    assert (course.finished, course.read) == (True, 8)
 
 
 def test_a_replay_is_over_with_the_last_record_of_each_range() -> None:

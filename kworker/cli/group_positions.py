@@ -1,0 +1,56 @@
+"""Reads the positions of a consumer group, and the offsets that its partitions hold."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, Protocol
+
+from kworker.core.message import PartitionId
+from kworker.core.offset_map import Committed, Settled, TopicIdentity
+from kworker.core.positions import GroupPosition
+
+Spans = Mapping[PartitionId, range]
+"""The offsets that each partition holds."""
+
+
+class PositionsAdmin(Protocol):
+    """The methods of `Admin` that are called here."""
+
+    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]: ...
+    def group_offsets(
+        self, group: str, partitions: Iterable[PartitionId], *, stable: bool = True
+    ) -> dict[PartitionId, Committed]: ...
+    def list_offsets(
+        self,
+        partitions: Iterable[PartitionId],
+        which: Literal["earliest", "latest"] | int,
+        *,
+        committed: bool = False,
+    ) -> dict[PartitionId, int]: ...
+
+
+def offset_spans(
+    admin: PositionsAdmin, partitions: Collection[PartitionId], *, committed: bool = False
+) -> dict[PartitionId, range]:
+    """Returns the offsets in each partition. With `committed`, they end before open transactions.
+
+    Sends two requests, however many the partitions are.
+    """
+    high = admin.list_offsets(partitions, "latest", committed=committed)
+    low = admin.list_offsets(partitions, "earliest")
+    return {at: range(low[at], high[at]) for at in partitions}
+
+
+def group_positions(
+    admin: PositionsAdmin, group: str, held: Spans, *, stable: bool = True
+) -> list[GroupPosition]:
+    """Returns the group's position in each partition of `held`. See `Admin.group_offsets`."""
+    found = admin.group_offsets(group, held, stable=stable)
+    ids = admin.identities({topic for topic, _ in held})
+    return [_position(at, span, found.get(at), ids.get(at[0])) for at, span in held.items()]
+
+
+def _position(
+    at: PartitionId, span: range, found: Committed | None, identity: TopicIdentity | None
+) -> GroupPosition:
+    settled = Settled(0) if found is None else Settled.of(found, identity, at)
+    committed = None if found is None else found.position
+    return GroupPosition(*at, committed, span.start, span.stop, settled)
