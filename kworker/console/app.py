@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from kworker.console.metrics import Metrics
 from kworker.console.source import Snapshot, StatusSource
+from kworker.supervisor import probes
 
 _FILES = Path(__file__).parent / "page"
-_READY = ("running", "paused")
 
 
 def make_app(source: StatusSource) -> Starlette:
@@ -75,30 +75,17 @@ def why_not_live(snapshot: Snapshot) -> list[str]:
 
 
 def why_not_ready(snapshot: Snapshot) -> list[str]:
-    """Returns why the service is not ready: each problem of its status, or its state. [] if it is.
-
-    It is ready when every worker has joined the group, the brokers answer, and nothing is red.
-    """
-    document = snapshot.document
-    if document is None or not snapshot.alive:
+    """Returns why the service is not ready. [] if it is."""
+    if snapshot.document is None or not snapshot.alive:
         return [snapshot.problem]
-    if document["state"] not in _READY:
-        return document["reasons"] or [f"the service is {document['state']}"]
-    return [
-        f"worker {worker['slot']} has not joined its group ({worker['phase']})"
-        for worker in document["workers"]
-        if worker["phase"] != "running"
-    ]
+    return probes.why_not_ready(snapshot.document)
 
 
 def why_not_started(snapshot: Snapshot) -> list[str]:
     """Returns why the start of the service is not over. [] once every worker has joined."""
-    document = snapshot.document
-    if document is None:
+    if snapshot.document is None:
         return [snapshot.problem]
-    if document["joined"]:
-        return []
-    return document["reasons"] or ["not every worker has joined its group yet"]
+    return probes.why_not_started(snapshot.document)
 
 
 def _page_data(source: StatusSource, snapshot: Snapshot) -> Mapping[str, Any]:

@@ -118,7 +118,7 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
     """
     peer = socket.socket(socket.AF_UNIX)
     # Not `settimeout`, with which a full queue is an error at once instead of a wait.
-    wait = struct.pack("@ll", int(timeout_s), 0)
+    wait = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
     try:
         with short_address(path) as address:

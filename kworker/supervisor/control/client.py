@@ -28,9 +28,13 @@ class NotResponding(KworkerError):
 class ControlClient:
     """Sends requests to the supervisor of one state folder, each over its own connection."""
 
-    def __init__(self, name: str, folder: StateFolder) -> None:
-        self._name = name
+    def __init__(
+        self, name: str, folder: StateFolder, answer_timeout_s: float = _ANSWER_TIMEOUT_S
+    ) -> None:
+        """`name` stands for the service in errors."""
+        self.name = name
         self._folder = folder
+        self._answer_timeout_s = answer_timeout_s
 
     def request(self, verb: str, **arguments: object) -> dict[str, Any]:
         """Sends a request and returns the only line of its reply.
@@ -41,7 +45,7 @@ class ControlClient:
         for reply in self.follow(verb, **arguments):
             return reply
         raise NotResponding(
-            f"{self._name}: the supervisor closed the connection without a reply; it may have"
+            f"{self.name}: the supervisor closed the connection without a reply; it may have"
             " ended: try again"
         )
 
@@ -53,7 +57,7 @@ class ControlClient:
         """
         request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
         try:
-            with connect(self._folder.socket, _ANSWER_TIMEOUT_S) as peer:
+            with connect(self._folder.socket, self._answer_timeout_s) as peer:
                 peer.sendall(request)
                 with peer.makefile("rb") as lines:
                     for line in lines:
@@ -69,7 +73,7 @@ class ControlClient:
             return
         except TimeoutError:
             pid = self._folder.supervisor_pid()
-            problem = f"{self._name}: the supervisor (pid {pid}) does not answer"
+            problem = f"{self.name}: the supervisor (pid {pid}) does not answer"
             raise NotResponding(problem) from None
 
     def supervisor(self) -> "SupervisorHandle":
@@ -85,8 +89,8 @@ class ControlClient:
     def _not_there(self) -> KworkerError:
         pid = self._folder.supervisor_pid()
         if pid is not None:
-            return NotResponding(f"{self._name}: the supervisor (pid {pid}) has no control socket")
-        return NotRunning(f"{self._name} is not running: `kworker start` starts it")
+            return NotResponding(f"{self.name}: the supervisor (pid {pid}) has no control socket")
+        return NotRunning(f"{self.name} is not running: `kworker start` starts it")
 
 
 class SupervisorHandle:
