@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -18,6 +18,8 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event")
 _NUMBERS = re.compile(r"\d+")
 _KINDS_MAX = 500
+_CAUSED = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+_MEANWHILE = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
 _identity: dict[str, Any] = {}
 
 
@@ -130,3 +132,34 @@ def _renderers(log: LogSettings) -> list[structlog.typing.Processor]:
 def _json(event: EventDict, **_options: Any) -> str:
     first = {name: event.pop(name) for name in _FIRST if name in event}
     return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def console_line(fields: Mapping[str, Any], *, colors: bool) -> str:
+    """Returns the fields of a JSON line in the console format; with a traceback, several lines."""
+    event = {name: value for name, value in fields.items() if name != "exc_info"}
+    if "stack" in event:
+        event["stack"] = str(event["stack"])
+    if "exception" in event:
+        event["exception"] = _traceback(event["exception"])
+    return str(structlog.dev.ConsoleRenderer(colors=colors)(None, "", event))
+
+
+def _traceback(exceptions: Any) -> str:
+    """Returns the exceptions of a JSON line as Python prints them: causes first."""
+    try:
+        first, *later = [(_one_traceback(each), each["is_cause"]) for each in exceptions[::-1]]
+        text, is_cause = first
+        for its_text, its_is_cause in later:
+            text += _CAUSED if is_cause else _MEANWHILE
+            text, is_cause = text + its_text, its_is_cause
+        return text
+    except (KeyError, TypeError, ValueError):  # written by another program
+        return str(exceptions)
+
+
+def _one_traceback(exception: Mapping[str, Any]) -> str:
+    lines = ["Traceback (most recent call last):"]
+    for frame in exception["frames"]:
+        lines.append('  File "{filename}", line {lineno}, in {name}'.format(**frame))
+    lines.append(f"{exception['exc_type']}: {exception['exc_value']}")
+    return "\n".join([*lines, *exception.get("exc_notes", ())])

@@ -23,6 +23,7 @@ from kworker.cli import (
 from kworker.cli.application import application, unwrap_help
 from kworker.cli.dead import commands as dead
 from kworker.cli.lag import commands as lag
+from kworker.cli.logs import commands as logs
 from kworker.cli.options import PREPARE_PANEL, WATCH_PANEL
 from kworker.cli.records import send, tail, try_record
 from kworker.cli.spark import commands as spark
@@ -67,7 +68,7 @@ def options(
 
 # The panels appear in the order of their first verbs: those that run a service come first, since
 # users look for those.
-for verbs in (service, pause, lag):
+for verbs in (service, pause, lag, logs):
     app.add_typer(verbs.app)
 app.add_typer(health.app, name="health", rich_help_panel=WATCH_PANEL)
 for verbs in (init, check):

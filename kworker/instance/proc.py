@@ -1,6 +1,7 @@
-"""Processes in /proc: their sizes, busy threads, groups, and their order under the OOM killer."""
+"""Processes in /proc: sizes, busy threads, groups, standard error, order under the OOM killer."""
 
 import os
+import re
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -8,6 +9,7 @@ _OOM_SCORE_MAX = 1000
 _BUSY_SHARE = 0.5  # of its process's CPU time: a thread with more of it is busy
 _BUSY_SHARE_MIN = 0.1  # of the elapsed time: a thread with less CPU time is not
 _COMMAND_LINE_BYTES = 200
+_UNIT = re.compile(r"(/user@\d+\.service/.*)?/([^/\n]+\.service)$", re.MULTILINE)
 
 
 def rss_bytes(pid: int | None) -> int:
@@ -102,6 +104,33 @@ def command_line(pid: int) -> str:
     except OSError:
         return ""
     return words.decode(errors="replace").strip()
+
+
+def stderr_target(pid: int) -> str:
+    """Returns the file, `pipe:[…]` or `socket:[…]` that a process's standard error is.
+
+    Returns "" if the process has ended, or belongs to another user.
+    """
+    try:
+        return os.readlink(f"/proc/{pid}/fd/2")
+    except OSError:
+        return ""
+
+
+def journal_options(pid: int) -> str:
+    """Returns the options with which journalctl shows a process's unit; "" if it has no unit."""
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            return unit_options(file.read())
+    except OSError:
+        return ""
+
+
+def unit_options(cgroup: str) -> str:
+    """Returns the options of journalctl for the systemd unit in a process's list of cgroups."""
+    if (found := _UNIT.search(cgroup)) is None:
+        return ""
+    return f"--user -u {found[2]}" if found[1] else f"-u {found[2]}"
 
 
 def has_handler_for(signum: int) -> bool:

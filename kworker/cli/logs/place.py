@@ -1,0 +1,50 @@
+"""Where a service's log lines go: to a file that can be read here, or elsewhere."""
+
+from pathlib import Path
+
+from kworker.config.model import Config
+from kworker.errors import KworkerError
+from kworker.instance.proc import journal_options, stderr_target
+from kworker.instance.state_folder import StateFolder
+
+
+def log_file(config: Config) -> Path:
+    """Returns the file that the service logs to or, if it does not run, the file of its last run.
+
+    Raises KworkerError if there is no such file; the error says where the lines are.
+    """
+    folder = StateFolder(config.state_dir)
+    pid = folder.supervisor_pid()
+    target = stderr_target(pid) if pid else ""
+    if pid and target:
+        if Path(target).is_file():
+            return Path(target)
+        raise KworkerError(f"{config.name} (pid {pid}) has no log file: {_elsewhere(pid, target)}")
+    if _may_exist(folder.log):
+        return folder.log
+    raise KworkerError(
+        f"{config.name} has no log file: only kworker start --daemon writes one, {folder.log};"
+        " otherwise the lines go to standard error, which is the journal under systemd (journalctl"
+        f" -u kworker@{config.file.stem}) and the container's log in a container"
+    )
+
+
+def _may_exist(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:  # another user's folder
+        return True
+
+
+def _elsewhere(pid: int, target: str) -> str:
+    """Returns a clause about the lines of a process whose standard error is no file."""
+    if target.startswith("socket:") and (unit := journal_options(pid)):
+        return f"its lines are in the journal: journalctl {unit} -o cat -n 50 -f"
+    if target.startswith("pipe:"):
+        return (
+            "its lines go to the program that started it; in a container they are in the"
+            " container's log (kubectl logs, docker logs)"
+        )
+    if target.startswith(("/dev/pts/", "/dev/tty")):
+        return f"its lines go to the terminal {target}, where it was started"
+    return f"its lines go to {target}"

@@ -1,0 +1,95 @@
+"""`kworker logs` beside a real supervisor: a daemon's file, or whatever its standard error is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.support.bare_service import ROOT, Service, python
+from tests.support.waiting import eventually
+
+MAIN = "from kworker.cli.main import main; main()"
+CONFIG = """
+name = "orders"
+handler = "json:loads"
+state_dir = "."
+[source]
+topics = ["orders"]
+[kafka]
+"bootstrap.servers" = "127.0.0.1:1"
+"""
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    (folder / "kworker.toml").write_text(CONFIG)
+    return ["-c", MAIN, "logs", *arguments, "--config", str(folder / "kworker.toml")]
+
+
+def events(text: str) -> list[str]:
+    return [json.loads(line)["event"] for line in text.splitlines()]
+
+
+@contextmanager
+def followed(folder: Path) -> Iterator[Path]:
+    """What `kworker logs -f` has printed so far; it ends with Ctrl-C."""
+    printed = folder / "printed"
+    with printed.open("wb") as output:
+        asked = command(folder, "-f", "-n", "1")
+        follower = subprocess.Popen([sys.executable, *asked], cwd=ROOT, stdout=output)
+    try:
+        yield printed
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 130
+    finally:
+        follower.kill()
+        follower.wait()
+
+
+def test_a_daemons_log_is_followed_through_a_truncation(service: Service):
+    started = python("-m", "tests.support.daemon_driver", service.folder, 20)
+    assert started.returncode == 0, started.stderr
+    daemon = psutil.Process(service.status()["pid"])
+    shown = python(*command(service.folder))
+    assert shown.returncode == 0, shown.stderr
+    assert "supervisor started" in events(shown.stdout)
+    with followed(service.folder) as printed:
+        eventually(lambda: printed.read_text().count("\n") == 1, what="the last line")
+        # Longer than all that follows, so that the file is shorter whenever it is looked at.
+        filler = json.dumps({"event": "x" * 100_000}) + "\n"
+        with (service.folder / "kworker.log").open("a") as log:
+            log.write(filler)
+        eventually(lambda: printed.read_text().endswith(filler), what="the filler")
+        os.truncate(service.folder / "kworker.log", 0)
+        assert list(service.client.follow("stop"))[-1]["exit_code"] == 0
+        daemon.wait(10)
+        eventually(
+            lambda: "draining: finishing records, then ending" in events(printed.read_text()),
+            what="a line written after the truncation",
+        )
+
+
+def test_a_service_in_the_foreground_is_read_where_it_writes(service: Service):
+    """`kworker start 2> FILE`, or under nohup."""
+    service.serve()
+    service.says("supervisor started")
+    shown = python(*command(service.folder, "--level", "info"))
+    assert shown.returncode == 0, shown.stderr
+    assert "supervisor started" in events(shown.stdout)
+
+
+def test_a_service_that_writes_to_a_pipe_has_no_file(service: Service):
+    driver = [sys.executable, "-m", "tests.support.supervisor_driver", str(service.folder)]
+    with subprocess.Popen(driver, cwd=ROOT, stderr=subprocess.PIPE) as supervisor:
+        eventually(lambda: service.status().get("state") == "running", what="it runs")
+        refused = python(*command(service.folder))
+        assert refused.returncode == 1
+        begins = f"kworker: orders (pid {supervisor.pid}) has no log file: its lines go to"
+        assert refused.stderr.startswith(begins)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(20) == 0
