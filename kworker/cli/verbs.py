@@ -25,6 +25,7 @@ from kworker.cli.dead import commands as dead
 from kworker.cli.lag import commands as lag
 from kworker.cli.logs import commands as logs
 from kworker.cli.options import PREPARE_PANEL, WATCH_PANEL
+from kworker.cli.plan import commands as plan
 from kworker.cli.records import send, tail, try_record
 from kworker.cli.spark import commands as spark
 
@@ -71,7 +72,7 @@ def options(
 for verbs in (service, pause, lag, logs):
     app.add_typer(verbs.app)
 app.add_typer(health.app, name="health", rich_help_panel=WATCH_PANEL)
-for verbs in (init, check):
+for verbs in (init, check, plan):
     app.add_typer(verbs.app)
 for name, group in (
     ("config", config),

@@ -1,0 +1,1 @@
+"""The verb that estimates the workers for a rate."""
