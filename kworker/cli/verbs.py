@@ -9,6 +9,7 @@ from kworker.cli import (
     check,
     config,
     health,
+    help,
     init,
     offsets,
     pause,
@@ -89,4 +90,5 @@ for verbs in (reject, replay, audit):
 for name, group in (("offsets", offsets), ("transactions", transactions)):
     app.add_typer(group.app, name=name, rich_help_panel="Repair")
 app.add_typer(spark.app, name="spark", rich_help_panel="Tables")
+app.add_typer(help.app)
 unwrap_help(app)

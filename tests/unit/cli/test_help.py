@@ -1,0 +1,126 @@
+"""The help of every verb: it is there, in its panel, and teaches how to read it by a program."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from kworker.cli.main import run
+from kworker.cli.verbs import app
+
+PANELS = {
+    "Run a service": ["start", "stop", "restart", "reload", "scale", "dump"],
+    "Watch a service": ["status", "lag", "logs", "health"],
+    "Prepare a service": ["init", "check", "plan", "config", "topics", "sandbox", "systemd"],
+    "Records": ["send", "tail", "try"],
+    "Repair": ["dead", "reject", "resume", "replay", "offsets", "transactions"],
+    "Tables": ["spark"],
+    "Help": ["help"],
+}
+# They change nothing, and a script asks them.
+READING = {
+    ("check",),
+    ("config", "show"),
+    ("dead", "list"),
+    ("dead", "show"),
+    ("health", "live"),
+    ("health", "ready"),
+    ("health", "startup"),
+    ("lag",),
+    ("logs",),
+    ("offsets", "show"),
+    ("plan",),
+    ("reject",),
+    ("sandbox", "status"),
+    ("spark", "status"),
+    ("status",),
+    ("tail",),
+    ("topics", "show"),
+    ("transactions", "list"),
+    ("try",),
+}
+
+
+def _verbs(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields the words of each verb, and its command."""
+    if children := getattr(command, "commands", None):
+        for name, child in children.items():
+            yield from _verbs(child, (*words, name))
+    else:
+        yield words, command
+
+
+VERBS = dict(_verbs(typer.main.get_command(app)))
+Said = Any
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """What a command line prints, with its exit code."""
+
+    def of(*words: str) -> tuple[int, str, str]:
+        code = run(words)
+        out, errors = capsys.readouterr()
+        return code, out, errors
+
+    return of
+
+
+def _panel(text: str, name: str) -> list[str]:
+    """The verbs in a panel of `kworker --help`."""
+    [box] = re.findall(rf"╭─ {name} ─+╮\n(.*?)╰", text, re.DOTALL)
+    return re.findall(r"^│ (\w+)", box, re.MULTILINE)
+
+
+def test_each_verb_stands_in_its_panel_in_the_order_of_use(said: Said) -> None:
+    code, text, _ = said("--help")
+    assert code == 0
+    names = [name for name in re.findall(r"╭─ (.*?) ─+╮", text) if name != "Options"]
+    assert names == list(PANELS)
+    assert {name: _panel(text, name) for name in PANELS} == PANELS
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_each_verb_says_in_a_sentence_what_it_does(words: tuple[str, ...]) -> None:
+    first = VERBS[words].help.split("\n")[0]
+    assert first.endswith((".", ":"))
+    assert first[0].isupper()
+    assert len(first) <= 100
+
+
+def test_each_reading_verb_prints_json() -> None:
+    with_json = {
+        words for words, command in VERBS.items() for o in command.params if "--json" in o.opts
+    }
+    assert READING - with_json == set()
+
+
+def test_each_example_in_help_is_a_command_that_exists(said: Said) -> None:
+    texts = [command.help for command in VERBS.values()]
+    examples = [e for text in texts for e in re.findall(r"\[bold\]kworker (.*?)\[/bold\]", text)]
+    assert len(examples) > 10
+    for example in examples:
+        words = [word for word in example.split() if re.fullmatch(r"[a-z]+", word)]
+        assert tuple(words[:1]) in VERBS or tuple(words[:2]) in VERBS, example
+
+
+@pytest.mark.parametrize("words", [(), ("start",), ("dead",), ("dead", "list"), ("help",)])
+def test_help_of_a_verb_is_what_the_verb_prints_itself(said: Said, words: tuple[str, ...]) -> None:
+    assert said("help", *words) == said(*words, "--help")
+
+
+@pytest.mark.parametrize(("words", "meant"), [(("strat",), "'start'"), (("dead", "lst"), "'list'")])
+def test_help_of_an_unknown_verb_names_the_nearest(
+    said: Said, words: tuple[str, ...], meant: str
+) -> None:
+    code, out, errors = said("help", *words)
+    assert (code, out) == (2, "")
+    assert f"No such command '{words[-1]}'. Did you mean {meant}" in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_help_of_health_alone_is_that_among_all_verbs(said: Said) -> None:
+    """A probe loads its verb only."""
+    assert said("health", "ready", "--help") == said("help", "health", "ready")
