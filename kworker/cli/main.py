@@ -39,7 +39,7 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
 
     Probes run every few seconds, and all other verbs take several times as long to import.
     """
-    if arguments[:1] == ["health"]:
+    if list(arguments[:1]) == ["health"]:
         from kworker.cli import health
         from kworker.cli.application import application, unwrap_help
 

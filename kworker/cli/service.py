@@ -170,8 +170,7 @@ def dump(config: ConfigOption = None) -> None:
     """Make every process write its threads' stacks to the log of the service."""
     loaded = toml_file.load(config)
     pids = ", ".join(str(pid) for pid in _ask(loaded, "dump")["dumped"])
-    where = f"{_folder(loaded).log} with --daemon, the journal under systemd"
-    typer.echo(f"the stacks of workers {pids} are in the log of the service ({where})")
+    typer.echo(f"the stacks of workers {pids} are in the log of the service; see: kworker logs")
 
 
 def _start_daemon(loaded: Config, config: Any, timeout_s: float, *, reload: bool) -> None:

@@ -1,5 +1,6 @@
 """Where a service's log lines go: to a file that can be read here, or elsewhere."""
 
+import os
 from pathlib import Path
 
 from kworker.config.model import Config
@@ -17,7 +18,7 @@ def log_file(config: Config) -> Path:
     pid = folder.supervisor_pid()
     target = stderr_target(pid) if pid else ""
     if pid and target:
-        if Path(target).is_file():
+        if os.path.isfile(target):
             return Path(target)
         raise KworkerError(f"{config.name} (pid {pid}) has no log file: {_elsewhere(pid, target)}")
     if _may_exist(folder.log):
