@@ -19,7 +19,7 @@ _COUNTERS = {
     "consumed": ("records_consumed", "Records taken from source topics and the requeue topic."),
     "done": ("records_done", "Records that succeeded, and whose results are durable."),
     "failed": ("handler_failures", "Failures of records, also of those that did not run."),
-    "retried": ("retries", "Retries scheduled: in a delay topic, or held in memory."),
+    "retried": ("retries", "Retries written to a delay topic."),
     "duplicates": ("duplicates", "Records skipped because their event was done before."),
     "dropped": ("records_dropped", "Records dropped unfinished, because their partition was lost."),
     "unguarded": ("unguarded_runs", "Runs without duplicate protection, while Redis was away."),
@@ -30,7 +30,7 @@ _COUNTERS = {
         "Results, retries and dead letters in their topics.",
     ),
     "commits": ("commits", "Commits of positions that the group accepted."),
-    "rebalances": ("rebalances", "Assignments and revocations of partitions."),
+    "rebalances": ("rebalances", "Assignments of partitions."),
 }
 _Row = dict[str, Any]
 _WORKER_GAUGES: tuple[tuple[str, str, str], ...] = (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import typer
 
-from kworker.cli.main import app
+from kworker.cli.verbs import app
 
 
 def parse(arguments: Sequence[str]) -> None:

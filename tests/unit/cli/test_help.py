@@ -11,16 +11,17 @@ from kworker.cli.main import run
 from kworker.cli.verbs import app
 
 PANELS = {
-    "Run a service": ["start", "stop", "restart", "reload", "scale", "dump"],
+    "Run a service": ["start", "stop", "restart", "reload", "scale", "dump", "pause", "resume"],
     "Watch a service": ["status", "lag", "logs", "health"],
     "Prepare a service": ["init", "check", "plan", "config", "topics", "sandbox", "systemd"],
     "Records": ["send", "tail", "try"],
-    "Repair": ["dead", "reject", "resume", "replay", "offsets", "transactions"],
+    "Repair": ["dead", "reject", "replay", "audit", "offsets", "transactions"],
     "Tables": ["spark"],
     "Help": ["help"],
 }
 # They change nothing, and a script asks them.
 READING = {
+    ("audit",),
     ("check",),
     ("config", "show"),
     ("dead", "list"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from kworker.cli.main import app
+from kworker.cli.verbs import app
 from tests.unit.docs.pages import PAGES, Block, blocks, spans, without_blocks
 
 ROOT = typer.main.get_command(app)

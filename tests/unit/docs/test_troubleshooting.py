@@ -56,8 +56,10 @@ def test_the_texts_that_are_left_out_exist() -> None:
 
 def test_the_page_has_every_state_and_every_exit_code() -> None:
     states = {
-        mode.state(problems, joined=joined)
-        for mode, problems, joined in product(Mode, ([], ["a problem"]), (True, False))
+        mode.state(problems, joined=joined, paused=paused)
+        for mode, problems, joined, paused in product(
+            Mode, ([], ["a problem"]), (True, False), (True, False)
+        )
     }
     assert {first for first, *_ in rows(TEXT, "state")} == states
     codes = {int(first) for first, *_ in rows(TEXT, "code")}
