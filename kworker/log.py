@@ -118,10 +118,13 @@ def _identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
 
 
 def _renderers(log: LogSettings) -> list[structlog.typing.Processor]:
+    # Either way without the frames' local variables, which hold records and secrets.
     if log.format == "console" or (log.format == "auto" and sys.stderr.isatty()):
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        plain = structlog.dev.plain_traceback
+        return [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)
+        ]
     return [
-        # Without the frames' local variables, which hold records and the configuration's secrets.
         structlog.processors.ExceptionRenderer(
             structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         ),
