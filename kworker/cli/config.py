@@ -11,14 +11,12 @@ from kworker.cli.options import ConfigOption, JsonOption
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.config.schema import file_schema
+from kworker.config.secrets import MASK, is_secret, without_secrets
 
 app = typer.Typer(
     help="Show the configuration in force, or the schema of kworker.toml.", no_args_is_help=True
 )
 
-MASK = "********"
-_SECRET = re.compile(r"password|passphrase|secret|token|key\.pem|credential|jaas|access\.key", re.I)
-_URL_PASSWORD = re.compile(r"(?<=://)([^/@]*?):[^/@]*@")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -55,14 +53,9 @@ def _masked(value: Any, key: str, secrets: frozenset[str]) -> Any:
         return {name: _masked(v, f"{at}{name}", secrets) for name, v in value.items()}
     if isinstance(value, list):
         return [_masked(v, f"{key}[{_name(v, n)}]", secrets) for n, v in enumerate(value)]
-    if key in secrets or _is_secret(key):
+    if key in secrets or is_secret(key):
         return MASK if value else value
-    return _URL_PASSWORD.sub(rf"\1:{MASK}@", value) if isinstance(value, str) else value
-
-
-def _is_secret(key: str) -> bool:
-    # Only tables of a library's properties hold secrets that a key's name reveals.
-    return key.startswith(("kafka.", "spark.conf.")) and bool(_SECRET.search(key))
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _name(item: Any, index: int) -> Any:

@@ -1,6 +1,6 @@
 """Rules over `[kafka]`: properties that kworker owns, or that exclude each other. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kworker.config.client_properties import speaks_new_protocol, transactional
 from kworker.config.keys import Key
@@ -25,6 +25,7 @@ _OWNED = {
     "on_delivery": "a callback cannot be configured",
     "on_commit": "a callback cannot be configured",
 }
+_WITH_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _BROKER_DECIDES = ("session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type")
 
 
@@ -57,6 +58,30 @@ def _property_tables(config: Settings) -> Iterator[tuple[Key, dict[str, str | in
     yield ("kafka",), config.kafka.common
     yield ("kafka", "consumer"), config.kafka.consumer
     yield ("kafka", "producer"), config.kafka.producer
+
+
+def sasl(config: Settings) -> Iterator[Problem]:
+    """Checks that a client that logs in by SASL has a mechanism, and what the mechanism needs.
+
+    Without a mechanism librdkafka takes GSSAPI, which the usual build of it does not have.
+    """
+    kafka = config.kafka
+    clients = [{**kafka.common, **own} for own in (kafka.consumer, kafka.producer)]
+    missing = {name: text for client in clients for name, text in _missing_for_sasl(client)}
+    for name, text in missing.items():
+        yield Problem(("kafka", name), text)
+
+
+def _missing_for_sasl(client: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    if not str(client.get("security.protocol", "")).upper().startswith("SASL"):
+        return
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
+    if not mechanism:
+        yield "sasl.mechanism", 'missing; give "sasl.mechanism" = "SCRAM-SHA-512", or another'
+    if str(mechanism) in _WITH_PASSWORD:
+        for name in ("sasl.username", "sasl.password"):
+            if client.get(name, "") == "":
+                yield name, f'missing; {mechanism} needs it; give "{name}" = {{ env = "…" }}'
 
 
 def group_protocol(config: Settings) -> Iterator[Problem]:

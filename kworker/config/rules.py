@@ -4,9 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from kworker.config.client_properties import CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
-from kworker.config.kafka_rules import group_protocol, properties, transactions
+from kworker.config.kafka_rules import group_protocol, properties, sasl, transactions
 from kworker.config.keys import Key, nearest
 from kworker.config.model import Settings, format_size
 from kworker.config.topics import of_a_service
@@ -135,10 +136,12 @@ def idempotency(config: Settings) -> Iterator[Problem]:
     """Checks the spelling of Redis's address and of the key that identifies an event."""
     if config.idempotency is None:
         return
-    if not _REDIS.fullmatch(
-        config.idempotency.redis
-    ):  # the value is not shown: it may hold a password
-        text = "expected redis://host:port/db, rediss://… or unix://…"
+    if not _is_redis_address(config.idempotency.redis):
+        # The value is not shown: it may hold a password, of which a part may look like a port.
+        text = (
+            "expected redis://host:port/db, rediss://… or unix://…; in a user or password, write"
+            " each special character as % and its code, such as %2F for /"
+        )
         yield Problem(("idempotency", "redis"), text)
     if not _IDEMPOTENCY_KEY.fullmatch(config.idempotency.key):
         yield Problem(
@@ -146,6 +149,17 @@ def idempotency(config: Settings) -> Iterator[Problem]:
             "expected json:PATH, header:NAME, key or module:function,"
             f' got "{config.idempotency.key}"',
         )
+
+
+def _is_redis_address(url: str) -> bool:
+    """Returns True for a URL whose user and password end where Redis's client sees their end."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    rest = parts.fragment if parts.scheme == "unix" else parts.path + parts.query + parts.fragment
+    return bool(_REDIS.fullmatch(url)) and port != 0 and "@" not in rest
 
 
 def console(config: Settings) -> Iterator[Problem]:
@@ -248,6 +262,7 @@ RULES: tuple[Callable[[Settings], Iterator[Problem]], ...] = (
     handlers,
     outputs,
     properties,
+    sasl,
     group_protocol,
     retries,
     breaker,

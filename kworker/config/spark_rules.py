@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from kworker.config.keys import Key, nearest
 from kworker.config.model import Settings, SparkSettings, TableSettings
+from kworker.config.secrets import without_secrets
 from kworker.config.validation import Problem
 from kworker.core.duration import parse_duration
 
@@ -23,6 +24,11 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,80}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TRANSACTIONAL = ("delta", "iceberg")
 _OWN_CATALOG = "spark_catalog"  # the catalog of a name without one
+_JAVA_OPTIONS = tuple(
+    f"spark.{process}.{kind}JavaOptions"
+    for process in ("driver", "executor")
+    for kind in ("extra", "default")
+)
 
 
 def tables(config: Settings) -> Iterator[Problem]:
@@ -31,6 +37,7 @@ def tables(config: Settings) -> Iterator[Problem]:
         return
     yield from _trigger(config.spark)
     yield from _shared(config.spark)
+    yield from _public_options(config.spark.conf)
     for index, table in enumerate(config.spark.tables):
         key: Key = ("spark", "tables", index)
         for rule in (_name, _place, _mode, _dedupe, _transform, _columns):
@@ -56,6 +63,17 @@ def _shared(spark: SparkSettings) -> Iterator[Problem]:
             if value and count > 1:
                 text = f'{count} tables have {what} = "{value}"; each needs its own'
                 yield Problem(("spark", "tables"), text)
+
+
+def _public_options(conf: Mapping[str, str]) -> Iterator[Problem]:
+    """Checks that no option of a JVM holds a password: `ps` shows its command line to all users."""
+    for name in _JAVA_OPTIONS:
+        if without_secrets(options := conf.get(name, "")) != options:
+            yield Problem(
+                ("spark", "conf", name),
+                "a password in it is shown by ps; put the option into a file that only the"
+                " service's user may read, and give @ and the file's path in its place",
+            )
 
 
 def _name(table: TableSettings, at: Key) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from kworker.config.environment import Override, overrides
 from kworker.config.keys import KAFKA_TABLES, Key, dotted, flat, is_table, takes
 from kworker.config.model import Config, Raw, Settings, TableSettings
 from kworker.config.rules import RULES
+from kworker.config.secrets import is_secret, without_values
 from kworker.config.spark_rules import tables
 from kworker.config.validation import GOT, Problem, overlaps, validate
 from kworker.errors import ConfigError
@@ -23,6 +24,8 @@ _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 _ENDS_IN_FILE = frozenset(
     f"sasl.oauthbearer.assertion{part}" for part in ("", ".private.key", ".jwt.template")
 )
+# A word in the place of a path: librdkafka looks for the authorities of the system.
+_NO_PATH = ("ssl.ca.location", "probe")
 
 
 def find(path: str | Path | None = None) -> Path:
@@ -119,6 +122,7 @@ class _Reading:
     secrets: set[Key] = field(default_factory=set)
     unread: set[Key] = field(default_factory=set)
     """Keys whose `{ file = }` or `{ env = }` could not be read."""
+    secret_values: set[str] = field(default_factory=set)
     variables: dict[Key, str] = field(default_factory=dict)
     """The environment variable that a key's value came from."""
 
@@ -161,8 +165,9 @@ class _Reading:
 
     def _line(self, problem: Problem, raw: Raw) -> str:
         text = problem.text
-        if overlaps(problem.key, self.secrets):
+        if overlaps(problem.key, self.secrets) or is_secret(dotted(problem.key)):
             text = text.partition(GOT)[0]
+        text = without_values(text, self.secret_values)
         origin = [var for key, var in self.variables.items() if problem.key[: len(key)] == key]
         source = f" (from ${origin[-1]})" if origin else ""
         return f"{dotted(problem.key, raw)}: {text}{source}"
@@ -186,16 +191,20 @@ class _Reading:
         self.secrets.add(key)
         [(kind, where)] = indirection.items()
         try:
-            if kind == "env":
-                return os.environ[where]
-            return Path(self.folder, where).read_text("utf-8").rstrip("\r\n")
+            text = os.environ[where] if kind == "env" else self._read(where)
         except KeyError:
             reason = f"the environment variable {where} is not set"
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             reason = f"{self.folder / where} cannot be read: {getattr(error, 'strerror', error)}"
+        else:
+            self.secret_values.add(text)
+            return text
         self.problems.append(f"{dotted(key)}: {reason}")
         self.unread.add(key)
         return ""
+
+    def _read(self, where: str) -> str:
+        return Path(self.folder, where).read_text("utf-8").rstrip("\r\n")
 
     def _flatten(self, raw: Raw, table: Key) -> None:
         *parents, last = table
@@ -214,7 +223,9 @@ class _Reading:
     def _located(self, name: str, value: Any) -> Any:
         """Returns the value, made absolute if it is the path of a certificate or key."""
         is_path = name.endswith(".location") or name.removesuffix(".file") in _ENDS_IN_FILE
-        return str(self.folder / value) if is_path and isinstance(value, str) and value else value
+        if not is_path or not isinstance(value, str) or not value or (name, value) == _NO_PATH:
+            return value
+        return str(self.folder / value)
 
 
 def _inner(table: Key) -> tuple[str, ...]:

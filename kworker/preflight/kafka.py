@@ -10,6 +10,7 @@ from kworker.config.client_properties import (
     worker_producer_properties,
 )
 from kworker.config.model import Config
+from kworker.config.secrets import MASK, is_secret
 from kworker.config.topics import (
     BYTES_MAX,
     SETTINGS,
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 
 BROKER_TIMEOUT_S = 5.0
 ClientKind = Literal["consumer", "producer"]
+_PEM_KEY = "give a key in PEM, and as ssl.key.password the password that it is encrypted with"
+# The next step for properties whose errors come from OpenSSL, in its own words.
+_STEPS = {
+    "ssl.ca.location": "name a file with the certificates of authorities, in PEM",
+    "ssl.ca.pem": "give the certificates of authorities, in PEM",
+    "ssl.certificate.location": "name a file with a certificate in PEM",
+    "ssl.certificate.pem": "give a certificate in PEM",
+    "ssl.key.location": _PEM_KEY,
+    "ssl.key.pem": _PEM_KEY,
+    "ssl.keystore.location": "name a PKCS #12 file, and give its password as ssl.keystore.password",
+}
 
 
 def check_client_properties(config: Config) -> list[Finding]:
@@ -45,7 +57,8 @@ def check_client_properties(config: Config) -> list[Finding]:
         chosen = {*config.kafka.common, *getattr(config.kafka, kind)}
         for refusal in refusals(kind, properties, chosen):
             key = _property_key(config, kind, refusal.name)
-            found.setdefault(key, Finding(key, refusal.reason, step))
+            reason = _without_secret(config, key, properties.get(refusal.name), refusal.reason)
+            found.setdefault(key, Finding(key, reason, _STEPS.get(refusal.name, step)))
     return list(found.values())
 
 
@@ -53,6 +66,12 @@ def _property_key(config: Config, kind: ClientKind, name: str) -> str:
     if not name:
         return "kafka"
     return f"kafka.{kind}.{name}" if name in getattr(config.kafka, kind) else f"kafka.{name}"
+
+
+def _without_secret(config: Config, key: str, value: object, reason: str) -> str:
+    """Masks the value in the reason for which librdkafka refuses it, if the value is a secret."""
+    secret = key in config.secret_keys or is_secret(key)
+    return reason.replace(str(value), MASK) if secret and value else reason
 
 
 def check_topics(config: Config) -> list[Finding]:
