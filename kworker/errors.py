@@ -55,6 +55,19 @@ class Unreachable(KworkerError):
     exit_code = ExitCode.UNREACHABLE
 
 
+class ClientRejected(Unreachable):
+    """A dependency answers, but does not let this client in.
+
+    Correct the configuration's `key`, as `next_step` says, or wait until the other side is changed.
+    """
+
+    def __init__(self, problem: str, key: str, next_step: str) -> None:
+        super().__init__(f"{key}: {problem}; {next_step}")
+        self.problem = problem
+        self.key = key
+        self.next_step = next_step
+
+
 class AlreadyRunning(KworkerError):
     """Another process runs this instance, uses its identity, or works on the same data."""
 

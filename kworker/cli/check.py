@@ -128,10 +128,15 @@ def _print_json(data: dict[str, Any]) -> None:
 def _print(config: Config, done: Sequence[FinishedCheck]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"{config.name}, configured by {config.file}", style="bold"))
+    shown: set[Finding] = set()  # brokers that do not answer fail several checks
     for each in done:
         good = each.exit_code is ExitCode.OK
         console.print(Text("✓ " if good else "✗ ", "green" if good else "red"), each.title, sep="")
         for finding in each.findings:
+            if finding in shown:
+                console.print(Text("    as above"))
+                continue
+            shown.add(finding)
             style = "yellow" if finding.exit_code is ExitCode.OK else "red"
             console.print(Text(f"    {finding.key}: {finding.problem}", style))
             console.print(Text(f"      → {finding.next_step}"))

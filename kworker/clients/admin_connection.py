@@ -1,7 +1,6 @@
 """The connection of the administrator's client: its errors, and its waits for elections."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
@@ -10,6 +9,7 @@ from typing import Any, TypeVar, cast
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kworker.clients.connection_failures import ConnectionFailures
 from kworker.errors import KworkerError, Unreachable
 
 T = TypeVar("T")
@@ -18,14 +18,14 @@ RETRY_S = 0.2
 SILENT = logging.getLogger("kworker.librdkafka.admin")
 SILENT.addHandler(logging.NullHandler())
 SILENT.propagate = False
-# librdkafka puts the broker's name before its words, and its own state after them.
-_WHERE_AND_WHEN = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state .*$")
 _UNREACHABLE = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._TIMED_OUT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
@@ -51,22 +51,25 @@ class AdminRequestError(KworkerError):
 class AdminConnection:
     """Sends requests with an AdminClient. Each request blocks for about `timeout_s` at most.
 
-    Raises `Unreachable` if no broker answers, or if an election lasts too long. Raises
-    `AdminRequestError` for any other failure.
+    Raises `Unreachable` if no broker answers, or if an election lasts too long; `ClientRejected` if
+    brokers turn the client away. Raises `AdminRequestError` for any other failure.
     """
 
     def __init__(self, properties: Mapping[str, Any], *, timeout_s: float = 5.0) -> None:
         self._properties = properties
         self._brokers = str(properties.get("bootstrap.servers", ""))
         self._timeout_s = timeout_s
-        self._last_error = ""
+        self._failures = ConnectionFailures()
         try:
-            with_callback: dict[str, Any] = {**properties, "error_cb": self._on_error}
-            self._client = AdminClient(with_callback, logger=SILENT)
+            # Errors are raised with the reasons that the client logs, whatever the user hides.
+            audible: dict[str, Any] = {**properties, "log_level": 6, "log.connection.close": True}
+            self._client = AdminClient(audible, logger=self._failures.logger)
         except KafkaException as error:
             raise AdminRequestError(reason_of(error)) from None
 
     def _call(self, call: Callable[[], T]) -> T:
+        self._client.poll(0)  # hears of connections that failed before this request
+        self._failures.clear()
         try:
             return call()
         except KafkaException as error:
@@ -117,21 +120,8 @@ class AdminConnection:
         return AdminRequestError(reason)
 
     def _unreachable(self, reason: str) -> Unreachable:
-        self._client.poll(0)  # serves the callback that may know better why
-        return Unreachable(
-            f"no broker of {self._brokers} answers within {self._timeout_s:g} s"
-            f" ({self._last_error or reason})"
-        )
-
-    def _on_error(self, error: KafkaError) -> None:
-        # "All brokers down" follows the reason, and says less.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._last_error = bare_reason(error.str())
-
-
-def bare_reason(words: str) -> str:
-    """Returns librdkafka's error text without the broker's name and the connection's state."""
-    return _WHERE_AND_WHEN.sub("", words)
+        self._client.poll(0)  # hears why
+        return self._failures.error(self._brokers, self._timeout_s, reason)
 
 
 def code_of(error: KafkaException) -> int:

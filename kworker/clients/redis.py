@@ -1,18 +1,15 @@
-"""Redis as kworker uses it: the only file that imports its library. No cluster."""
+"""Redis as kworker uses it. No cluster."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
+from redis.exceptions import NoPermissionError, ResponseError
 
+from kworker.clients.redis_connection import client, errors_converted
 from kworker.core.claim import Answer, Exchange, KeptOutcome, state_of
-from kworker.errors import Unreachable
 
 TIMEOUT_S = 2.0  # the longest that a call may block its thread
 # A claim is taken over from a dead owner, not released by time; it only must not stay for ever.
@@ -97,7 +94,7 @@ class RedisClaims:
         self, url: str, *, prefix: str, owner: str, ttl_s: float, timeout_s: float = TIMEOUT_S
     ) -> None:
         """Does not connect yet. Raises ValueError for an invalid URL."""
-        self._redis = _client(url, timeout_s)
+        self._redis = client(url, timeout_s)
         self._script = self._redis.register_script(_EXCHANGE)
         self._keys = [prefix, own_key("beat", prefix)]
         self._owner = owner
@@ -112,7 +109,7 @@ class RedisClaims:
         """
         self._number += 1
         numbers = [self._number, *self._lives_ms]
-        with _errors_converted(self._redis):
+        with errors_converted(self._redis):
             return _decode_answer(
                 ask, *self._script(self._keys, [self._owner, *numbers, _encode(ask)])
             )
@@ -132,24 +129,24 @@ class RedisTexts:
 
     def __init__(self, url: str, *, kind: str, prefix: str, timeout_s: float = TIMEOUT_S) -> None:
         """Does not connect yet. Raises ValueError for an invalid URL."""
-        self._redis = _client(url, timeout_s)
+        self._redis = client(url, timeout_s)
         self._key = own_key(kind, prefix)
 
     def put(self, texts: Mapping[str, str]) -> None:
         """Adds texts, or replaces those with the same names."""
-        with _errors_converted(self._redis):
+        with errors_converted(self._redis):
             if fields := [word for each in texts.items() for word in each]:
                 self._redis.hset(self._key, items=fields)
 
     def get(self) -> dict[str, str]:
         """Returns all texts by name."""
-        with _errors_converted(self._redis):
+        with errors_converted(self._redis):
             found = self._redis.hgetall(self._key)
             return {_decoded(name): _decoded(text) for name, text in found.items()}
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes the texts with these names."""
-        with _errors_converted(self._redis):
+        with errors_converted(self._redis):
             if gone := list(names):
                 self._redis.hdel(self._key, *gone)
 
@@ -165,18 +162,22 @@ class RedisServerInfo:
     eviction: str  # maxmemory-policy
     cluster: bool
     keeps: bool | None  # on disk; None: not reported
+    told: bool = True  # False: this user may not read the settings
 
 
 def describe(url: str, *, timeout_s: float = 5.0) -> RedisServerInfo:
     """Returns the settings of a Redis server.
 
-    Raises `Unreachable` with Redis's error text, but without the URL, which may hold a password.
-    Raises ValueError for an invalid URL.
+    Raises `Unreachable` with Redis's error text, but without the URL, which may hold a password;
+    `ClientRejected` if Redis does not let this user in. Raises ValueError for an invalid URL.
     """
-    redis = _client(url, timeout_s)
+    redis = client(url, timeout_s)
     try:
-        with _errors_converted(redis):
-            info: dict[str, Any] = redis.info("everything")
+        with errors_converted(redis):
+            try:
+                info: dict[str, Any] = redis.info("everything")
+            except NoPermissionError:
+                return RedisServerInfo("noeviction", cluster=False, keeps=None, told=False)
             return RedisServerInfo(
                 eviction=str(info.get("maxmemory_policy", "noeviction")),
                 cluster=bool(info.get("cluster_enabled")),
@@ -195,27 +196,6 @@ def _saves(redis: "Redis") -> bool | None:
         return bool(redis.config_get("save").get("save"))
     except ResponseError:
         return None
-
-
-def _client(url: str, timeout_s: float) -> "Redis":
-    """Creates a client that never retries by itself, because its callers handle failures."""
-    return Redis.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-    )
-
-
-@contextmanager
-def _errors_converted(redis: "Redis") -> Iterator[None]:
-    try:
-        yield
-    except (RedisError, ValueError) as error:
-        # An answer still on its way must not be taken for the next one; and a replica
-        # that has become read-only is found again under the name of the new master.
-        redis.connection_pool.disconnect()
-        raise Unreachable(" ".join(str(error).split()) or type(error).__name__) from None
 
 
 def _encode(ask: Exchange) -> bytes:

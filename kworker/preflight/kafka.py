@@ -21,7 +21,7 @@ from kworker.config.topics import (
     source_topics,
 )
 from kworker.core.offset_map import ids_untold
-from kworker.errors import ExitCode, KworkerError, Unreachable
+from kworker.errors import ClientRejected, ExitCode, KworkerError, Unreachable
 from kworker.instance.group_note import GroupNote
 from kworker.preflight.findings import Finding
 
@@ -103,7 +103,9 @@ def admin_of(config: Config, timeout_s: float = BROKER_TIMEOUT_S) -> "Admin":
 
 
 def unanswered(error: KworkerError) -> Finding:
-    """Returns the finding for brokers that did not answer, or refused a request."""
+    """Returns the finding for brokers that did not answer, or refused a client or a request."""
+    if isinstance(error, ClientRejected):
+        return Finding(error.key, error.problem, error.next_step, ExitCode.UNREACHABLE)
     step = "start the brokers (kworker sandbox up, for development) or correct it"
     if not isinstance(error, Unreachable):
         step = "ask who runs the brokers"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kworker.config.model import Config
-from kworker.errors import ExitCode, Unreachable
+from kworker.errors import ClientRejected, ExitCode, Unreachable
 from kworker.preflight.findings import Finding
 from kworker.preflight.kafka import BROKER_TIMEOUT_S
 
@@ -21,6 +21,8 @@ def check_redis(config: Config) -> list[Finding]:
     key = "idempotency.redis"
     try:
         server = describe(config.idempotency.redis, timeout_s=BROKER_TIMEOUT_S)
+    except ClientRejected as error:
+        return [Finding(error.key, error.problem, error.next_step, ExitCode.UNREACHABLE)]
     except Unreachable as error:
         step = "start Redis, or correct its address in idempotency.redis"
         return [Finding(key, str(error), step, ExitCode.UNREACHABLE)]
@@ -34,6 +36,14 @@ def check_redis(config: Config) -> list[Finding]:
 
 
 def _unfit(key: str, server: "RedisServerInfo") -> Iterator[Finding]:
+    if not server.told:
+        yield Finding(
+            key,
+            "Redis does not tell this user its settings, so a start does not notice if they let it"
+            " forget which events are done",
+            "grant the user +info",
+            ExitCode.OK,
+        )
     if server.eviction != "noeviction":
         yield Finding(
             key,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker import host
-from kworker.clients.admin_connection import bare_reason
+from kworker.clients.connection_failures import bare_reason
 from kworker.clients.property_refusals import refusals
 from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import (

@@ -8,7 +8,7 @@ import pytest
 from kworker.config import toml_file
 from kworker.config.topics import TopicInfo
 from kworker.core.offset_map import TopicIdentity
-from kworker.errors import ExitCode
+from kworker.errors import ClientRejected, ExitCode
 from kworker.preflight import findings, kafka
 
 FILE = """
@@ -53,5 +53,25 @@ def test_topics_whose_ids_the_brokers_do_not_tell_are_named(
     assert [str(each) for each in found] == [
         f"source.topics: the brokers do not tell the ids of {', '.join(nameless)}: DESCRIBE must"
         " be allowed on them, and brokers be 2.8 or newer; workers wait until the brokers tell them"
+    ]
+    assert findings.exit_code(found) is ExitCode.UNREACHABLE
+
+
+class LockedBrokers:
+    """They turn the client away."""
+
+    def topic_names(self) -> list[str]:
+        raise ClientRejected("the brokers refuse the login", "kafka.sasl.password", "correct it")
+
+
+def test_a_login_that_is_refused_is_told_at_its_own_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers run; a start waits, because the password may be corrected on their side."""
+    (tmp_path / "kworker.toml").write_text(FILE)
+    monkeypatch.setattr(kafka, "admin_of", lambda _: LockedBrokers())
+    found = kafka.check_topics(toml_file.load(tmp_path / "kworker.toml"))
+    assert [str(each) for each in found] == [
+        "kafka.sasl.password: the brokers refuse the login; correct it"
     ]
     assert findings.exit_code(found) is ExitCode.UNREACHABLE

@@ -1,0 +1,98 @@
+"""Reasons why a client reaches no broker, as librdkafka logs them, and what corrects each."""
+
+import logging
+import re
+from typing import NamedTuple
+
+from kworker.errors import ClientRejected, Unreachable
+
+_LINE = re.compile(r"FAIL \[[^\]]*\] \[thrd:[^\]]*\]: (.*)", re.DOTALL)
+# librdkafka puts the broker's name before its words, and its own state after them.
+_WHERE_AND_WHEN = re.compile(r"^\S+/\w+: | \(after \d+ms in state .*$", re.DOTALL)
+
+
+class _Rejection(NamedTuple):
+    """A way in which brokers turn clients away: the words for it, and the key to correct."""
+
+    words: re.Pattern[str]
+    problem: str
+    key: str
+    next_step: str
+
+
+_REJECTIONS = (
+    _Rejection(
+        re.compile(r"SASL.* (authentication error|handshake failed).*"),
+        "refuse the login",
+        "kafka.sasl.password",
+        "correct sasl.username, sasl.password or sasl.mechanism",
+    ),
+    _Rejection(
+        re.compile(r"certificate verify failed"),
+        "show a certificate that this client does not trust",
+        "kafka.ssl.ca.location",
+        "name the file of the authority that signed it, and the brokers by a name in it",
+    ),
+    _Rejection(
+        re.compile(r"alert (bad certificate|certificate \w+|unknown ca)"),
+        "do not trust this client's certificate",
+        "kafka.ssl.certificate.location",
+        "name a certificate that the brokers trust, and its key",
+    ),
+    _Rejection(
+        re.compile(r"connecting to a PLAINTEXT broker listener"),
+        "do not answer in TLS",
+        "kafka.security.protocol",
+        "set it to what their listener speaks, or name the port of the listener with TLS",
+    ),
+)
+# Brokers that end say so, too: so another reason may take its place.
+_CLOSED = _Rejection(
+    re.compile(r"Disconnected"),
+    "close the connection before an answer",
+    "kafka.security.protocol",
+    "if their listener asks for TLS or SASL, set it, such as to sasl_ssl; else wait for them",
+)
+
+
+class ConnectionFailures(logging.Handler):
+    """The most telling of a client's failures to connect, from the lines that the client logs.
+
+    librdkafka tries again several times a second, each time in other words. Used by the thread that
+    polls the client.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words = ""
+        self._rejected = False
+        self.logger = logging.Logger("librdkafka.connection")
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if line := _LINE.fullmatch(record.getMessage()):
+            words = bare_reason(line[1])
+            rejected = any(each.words.search(words) for each in _REJECTIONS)
+            if rejected or not self._rejected:
+                self._words, self._rejected = words, rejected
+
+    def clear(self) -> None:
+        """Forgets what was heard before a request."""
+        self._words, self._rejected = "", False
+
+    def error(self, servers: str, timeout_s: float, otherwise: str) -> Unreachable:
+        """Returns the error for a request to `servers` without an answer in time.
+
+        `otherwise` is the reason if the client has logged none.
+        """
+        for each in (*_REJECTIONS, _CLOSED):
+            if found := each.words.search(self._words):
+                problem = f"the brokers at {servers} {each.problem} ({found[0]})"
+                return ClientRejected(problem, each.key, each.next_step)
+        reason = self._words or otherwise
+        return Unreachable(f"no broker of {servers} answers within {timeout_s:g} s ({reason})")
+
+
+def bare_reason(words: str) -> str:
+    """Returns librdkafka's error text without the broker's name and the connection's state."""
+    return _WHERE_AND_WHEN.sub("", words)
