@@ -1,8 +1,10 @@
-"""The machine that this process runs on: its fingerprint and its memory."""
+"""The machine that this process runs on: its fingerprint, its memory, and files in memory."""
 
 import hashlib
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -40,6 +42,25 @@ def memory_bytes() -> int:
         if text != "max":
             limits.append(int(text))
     return min(limits)
+
+
+@contextmanager
+def memory_file(text: str) -> Iterator[int]:
+    """Gives the descriptor of a file with this text, which is in memory and never on a disk.
+
+    A child process that inherits the descriptor reads the file as `descriptor_path` names it. So
+    settings with secrets are in no command line, and a kill leaves no file behind.
+    """
+    descriptor = os.memfd_create("kworker-settings", os.MFD_CLOEXEC)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        yield descriptor
+
+
+def descriptor_path(descriptor: int) -> str:
+    """Returns the path by which a process opens a file that it has inherited."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 def spark_heap_bytes() -> int:

@@ -2,14 +2,14 @@
 
 import os
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
+from kworker.clients.java_security import Untranslatable, security_properties
 from kworker.config.client_properties import Properties
 from kworker.errors import ConfigError, KworkerError, Unreachable
+from kworker.host import descriptor_path, memory_file
 from kworker.jars import KAFKA, KAFKA_LOGGING, KAFKA_TOOLS, fetch, find_java
 
 OFFSETS = "__consumer_offsets"
@@ -17,16 +17,6 @@ _TOOL = "org.apache.kafka.tools.TransactionsCommand"
 _TOOL_TIMEOUT_S = 120.0
 _ASK_TIMEOUT_MS = 15_000
 _NONE = "None"
-
-# Properties of the same name and kind in Java.
-_SAME = ("security.protocol", "ssl.key.password", "ssl.cipher.suites", "client.id")
-_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-# Security properties without a name in Java: without them the tool would fail, or be less safe.
-_FOREIGN = ("sasl.oauthbearer.", "sasl.kerberos.", "ssl.engine", "ssl.providers", "ssl.keystore.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +95,15 @@ class Tool:
         return lines[1:]  # below the heading
 
     def _run(self, *arguments: str) -> str:
-        # A file that only this user can read: every user can see secrets on a command line.
-        with tempfile.NamedTemporaryFile("w", prefix="kworker-", suffix=".properties") as file:
-            file.writelines(f"{name}={_escaped(value)}\n" for name, value in self._settings.items())
-            file.flush()
-            common = ["--bootstrap-server", self._servers, "--command-config", file.name]
+        lines = (f"{name}={_escaped(value)}\n" for name, value in self._settings.items())
+        # Every user can see secrets on a command line.
+        with memory_file("".join(lines)) as file:
+            settings = ["--command-config", descriptor_path(file)]
+            common = ["--bootstrap-server", self._servers, *settings]
             try:
                 done = subprocess.run(
                     [*self._command, _TOOL, *common, *arguments],
+                    pass_fds=[file],
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -141,64 +132,20 @@ def offsets_partition(group: str, count: int) -> int:
 
 
 def java_properties(properties: Properties) -> dict[str, str]:
-    """Translates librdkafka's security settings into those of Kafka's Java clients.
+    """Returns the properties for Kafka's command: security, and time-outs.
 
-    Raises ConfigError for a setting that Java's clients do not have.
+    Raises ConfigError for a security setting that Java's clients do not have.
     """
-    settings = {name: str(value) for name, value in properties.items()}
-    foreign = [name for name in settings if name.startswith(_FOREIGN)]
-    if settings.get("enable.ssl.certificate.verification", "true").lower() == "false":
-        foreign.append("enable.ssl.certificate.verification")
-    mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or ""
-    secured = settings.get("security.protocol", "plaintext").upper()
-    if secured.startswith("SASL") and mechanism not in _MODULES:
-        foreign.append(f"sasl.mechanism = {mechanism or 'GSSAPI'}")
-    if foreign:
-        raise ConfigError(
-            f"kafka.{foreign[0]} cannot be passed to Kafka's command kafka-transactions: run"
-            " kafka-transactions.sh of a Kafka distribution yourself, with your own file for"
-            " --command-config"
-        )
-    found = {name: settings[name] for name in _SAME if name in settings}
-    found["security.protocol"] = secured
-    found["default.api.timeout.ms"] = found["request.timeout.ms"] = str(_ASK_TIMEOUT_MS)
-    if secured.startswith("SASL"):
-        found |= _sasl(settings, mechanism)
-    if secured.endswith("SSL"):
-        found |= dict(_ssl(settings))
-    return found
-
-
-def _sasl(settings: dict[str, str], mechanism: str) -> dict[str, str]:
-    user, password = (
-        settings.get(f"sasl.{what}", "").replace("\\", "\\\\").replace('"', '\\"')
-        for what in ("username", "password")
-    )
-    login = f'{_MODULES[mechanism]} required username="{user}" password="{password}";'
-    return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
-
-
-def _ssl(settings: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields Java's TLS properties; certificates and keys stay PEM, which Java accepts as well."""
-    if "ssl.ca.pem" in settings or "ssl.ca.location" in settings:
-        yield "ssl.truststore.type", "PEM"
-        yield "ssl.truststore.certificates", _pem(settings, "ssl.ca")
-    if "ssl.certificate.pem" in settings or "ssl.certificate.location" in settings:
-        yield "ssl.keystore.type", "PEM"
-        yield "ssl.keystore.certificate.chain", _pem(settings, "ssl.certificate")
-        yield "ssl.keystore.key", _pem(settings, "ssl.key")
-    check = settings.get("ssl.endpoint.identification.algorithm", "https")
-    yield "ssl.endpoint.identification.algorithm", "" if check == "none" else check
-
-
-def _pem(settings: dict[str, str], prefix: str) -> str:
-    if f"{prefix}.pem" in settings:
-        return settings[f"{prefix}.pem"]
-    path = settings.get(f"{prefix}.location", "")
+    timeout = {"default.api.timeout.ms": _ASK_TIMEOUT_MS, "request.timeout.ms": _ASK_TIMEOUT_MS}
+    own = {"client.id": properties["client.id"]} if "client.id" in properties else {}
     try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"kafka.{prefix}.location: {path} cannot be read ({error})") from None
+        security = security_properties(properties)
+    except Untranslatable as error:
+        raise ConfigError(
+            f"{error}: run kafka-transactions.sh of a Kafka distribution yourself, with your own"
+            " file for --command-config"
+        ) from None
+    return {**{name: str(value) for name, value in (own | timeout).items()}, **security}
 
 
 def _escaped(value: str) -> str:

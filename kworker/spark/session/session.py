@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kworker.config.model import Config
+from kworker.host import descriptor_path, memory_file
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.session.jvm import CALL_FAILED, STOP_TIMEOUT_S, end_jvm, jvm_process
 from kworker.spark.session.settings import properties, properties_text, scratch_folder
@@ -51,12 +51,11 @@ def open_session(
     paths = [str(config.file.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # A file, removed once the JVM runs: settings may be secret, and a command line is public.
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix="conf-") as file:
-        file.write(properties_text(settings))
-        file.flush()
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{file.name}" pyspark-shell'
-        kept = {"pass_fds": lease.descriptors if lease else ()}
+    # In memory: settings may be secret, a command line is public, and a kill leaves files behind.
+    with memory_file(properties_text(settings)) as file:
+        path = descriptor_path(file)
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {path} pyspark-shell"
+        kept = {"pass_fds": (*(lease.descriptors if lease else ()), file)}
         gateway = launch_gateway(popen_kwargs=kept)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
         jvm = jvm_process()

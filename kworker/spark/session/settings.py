@@ -55,6 +55,8 @@ def properties(
         "spark.sql.shuffle.partitions": "2",
         # The JVM never compiles a longer method; above this limit Spark generates shorter ones.
         "spark.sql.codegen.hugeMethodLimit": "8000",
+        # Options of Kafka's source hold passwords and keys, and are part of Spark's plans.
+        "spark.sql.redaction.options.regex": "(?i)url|jaas|keystore|password|secret|token",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S:.0f}s",
         # Read every second: older ones have been read before.

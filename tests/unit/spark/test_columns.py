@@ -27,7 +27,7 @@ from kworker.spark.rows.columns import (
     parsed_columns,
     wanted,
 )
-from kworker.spark.rows.kafka_options import client_properties, source_options, starting_offsets
+from kworker.spark.rows.kafka_options import source_options, starting_offsets
 from kworker.spark.session.archives import not_shipped
 from kworker.spark.session.settings import properties, properties_text
 from kworker.spark.sql import identifier, literal
@@ -57,46 +57,6 @@ def config(*tables: TableSettings, state_dir: Path = Path("/run/x"), **spark: An
         spark=SparkSettings.model_validate({"tables": list(tables) or [table()], **spark}),
         file=Path("/etc/kworker.toml"),
     )
-
-
-def test_sasl_credentials_become_a_quoted_login_module() -> None:
-    """A quote in a password must not end it: it would be a syntax error, or another option."""
-    found = client_properties(
-        {
-            "security.protocol": "sasl_ssl",
-            "sasl.mechanisms": "SCRAM-SHA-512",
-            "sasl.username": "me",
-            "sasl.password": 'a"b\\c',
-            "ssl.ca.location": "/ca.pem",
-        }
-    )
-    assert found == {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required"
-        ' username="me" password="a\\"b\\\\c";',
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": "/ca.pem",
-    }
-
-
-def test_a_clients_certificate_is_handed_over_as_text(tmp_path: Path) -> None:
-    """Java wants certificate and key in one file; as text they may stay apart."""
-    (tmp_path / "cert").write_text("CERT")
-    (tmp_path / "key").write_text("KEY")
-    found = client_properties(
-        {"ssl.certificate.location": f"{tmp_path}/cert", "ssl.key.location": f"{tmp_path}/key"}
-    )
-    assert found["ssl.keystore.certificate.chain"] == "CERT"
-    assert found["ssl.keystore.key"] == "KEY"
-    with pytest.raises(ConfigError, match=r"kafka\.ssl\.certificate\.location: cannot read"):
-        client_properties({"ssl.certificate.location": f"{tmp_path}/none"})
-
-
-def test_an_unsupported_sasl_mechanism_is_a_config_error() -> None:
-    """Spark would fail late and at length."""
-    with pytest.raises(ConfigError, match=r"kafka\.sasl\.mechanism: .* not GSSAPI"):
-        client_properties({"sasl.mechanism": "GSSAPI"})
 
 
 def test_the_stream_is_read_committed_and_never_skips_a_gap() -> None:
