@@ -53,6 +53,10 @@ class AccessGuard:
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
+        if _has_body(headers):
+            # The server would go on reading it after the answer.
+            close = {"connection": "close"}
+            return PlainTextResponse("the console takes requests without a body\n", 413, close)
         if scope["method"] not in _METHODS:
             allow = {"allow": ", ".join(_METHODS)}
             return PlainTextResponse("the console is read-only\n", 405, allow)
@@ -70,6 +74,10 @@ class AccessGuard:
             return None
         ask = {"www-authenticate": 'Basic realm="kworker", charset="UTF-8"'}
         return PlainTextResponse("the console needs its token (console.token)\n", 401, ask)
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
 def _is_loopback(host: str) -> bool:

@@ -111,10 +111,17 @@ def test_metrics_come_as_prometheus_reads_them(shown: ConsoleClient) -> None:
         ("/livez", "HEAD", {}, 200),
         ("/status.json", "POST", {}, 405),
         ("/livez", "DELETE", {}, 405),
+        ("/livez", "GET", {"Content-Length": "9"}, 413),
+        ("/livez", "GET", {"Transfer-Encoding": "chunked"}, 413),
         ("/livez", "GET", {"Host": "evil.example"}, 421),
         ("/status.json", "GET", {"Host": "127.0.0.1.evil.example:8321"}, 421),
         ("/status.json", "GET", {"Host": "localhost.evil.example"}, 421),
         ("/status.json", "GET", {"Host": "[oops"}, 421),
+        ("/status.json", "GET", {"Host": ""}, 421),
+        ("/status.json", "GET", {"Host": "evil.example", "X-Forwarded-Host": "localhost"}, 421),
+        ("/status.json", "GET", {"Host": "evil.example", "Forwarded": "host=localhost"}, 421),
+        ("/nowhere", "GET", {"X-Original-URL": "/status.json", "X-Rewrite-URL": "/livez"}, 404),
+        ("/livez", "GET", {"X-HTTP-Method-Override": "DELETE", "X-Forwarded-For": "10.0.0.1"}, 200),
         ("/livez", "GET", {"Host": "localhost:1"}, 200),
         ("/livez", "GET", {"Host": "[::1]:8321"}, 200),
     ],
@@ -313,6 +320,65 @@ def test_slow_huge_and_silent_clients_are_cut_off(shown: ConsoleClient) -> None:
     assert b"400" in _all(huge)[:20]
     assert [_all(each) for each in (*silent, slow)] == [b""] * 21
     assert shown.get("/livez").status == 200
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /status.json HTTP/1.0\r\n\r\n", b"421"),  # it names no host
+        (b"GET /status.json HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", b"400"),
+        (b"GET http://evil.example/livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /livez HTTP/1.1\r\nHost: evil.example\r\nX: a\r\n b\r\n\r\n", b"421"),
+        (b"GET /livez\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"405"),
+    ],
+)
+def test_a_request_out_of_the_ordinary_gets_no_page(
+    shown: ConsoleClient, request_: bytes, status: bytes
+) -> None:
+    """What browsers never send, and other programs do."""
+    with socket.create_connection((shown.host, shown.port), timeout=20) as odd:
+        odd.sendall(request_)
+        assert odd.recv(12).split()[1] == status
+
+
+def test_a_body_without_end_is_not_read(shown: ConsoleClient) -> None:
+    """The console has no use for any, so whoever sends one is cut off."""
+    for method in (b"GET", b"POST"):
+        head = (
+            method + b" /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n"
+        )
+        assert _sent_until_cut_off(shown, head, b"x" * 65536) < 64 << 20
+    assert shown.get("/livez").status == 200
+
+
+def test_requests_whose_answers_nobody_reads_fill_no_memory(
+    service: Service, console: ConsoleClient
+) -> None:
+    """Sent one behind the other, each for the largest file."""
+    service.serve()
+    console.comes("/livez")
+    child = console_process(service)
+    assert child
+    before = child.memory_info().rss
+    many = 1000 * b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert _sent_until_cut_off(console, b"", many) < 64 << 20
+    assert child.memory_info().rss - before < 32 << 20
+    assert console.get("/livez").status == 200
+
+
+def _sent_until_cut_off(console: ConsoleClient, head: bytes, again: bytes) -> int:
+    """How much a client could send that reads nothing, before it was cut off."""
+    sent = 0
+    with socket.create_connection((console.host, console.port), timeout=60) as endless:
+        try:
+            endless.sendall(head)
+            while sent < 1 << 30:
+                sent += endless.send(again)
+        except ConnectionError:
+            pass
+    return sent
 
 
 def test_many_clients_at_once_do_not_turn_a_probe_red(shown: ConsoleClient) -> None:

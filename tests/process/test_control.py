@@ -6,6 +6,7 @@ import select
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -165,6 +166,64 @@ def test_half_a_request_times_out_and_delays_no_other(shared: Service):
 
     # A busy machine may take longer for an answer than half a request is waited for.
     repeated(answered_meanwhile, bool, what="an answer while half a request is there")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"verb": "scale"},
+        {"verb": "scale", "to": None},
+        {"verb": "scale", "to": True},
+        {"verb": "scale", "to": {"to": [[[3]]]}},
+        {"verb": "scale", "to": "9" * 60_000},
+        {"verb": "__class__"},
+        {"verb": "stop\0"},
+        {"verb": None, "now": True},
+    ],
+)
+def test_an_odd_argument_is_refused(shared: Service, request_: dict[str, Any]):
+    """Whoever wrote it, the service is as it was."""
+    before = shared.running()
+    with peer(shared) as connection:
+        connection.sendall(json.dumps(request_).encode() + b"\n")
+        assert json.loads(answer(connection))["exit_code"] == 2
+    assert shared.running() == before
+
+
+def test_only_the_first_line_of_a_connection_is_obeyed(shared: Service):
+    """A status that somebody else's words are added to must not become a stop."""
+    with peer(shared) as connection:
+        connection.sendall(b'{"verb": "status"}\n{"verb": "stop"}\n')
+        [line] = answer(connection).splitlines()
+    assert json.loads(line)["name"] == "orders"
+    assert shared.status()["state"] == "running"
+
+
+def test_a_request_that_drips_in_is_dropped_like_half_of_one(shared: Service):
+    """Each byte would be a new reason to wait."""
+    with peer(shared) as slow:
+        eventually(lambda: is_dropped_after_a_byte(slow), every_s=0.1, what="it is dropped")
+
+
+def is_dropped_after_a_byte(connection: socket.socket) -> bool:
+    try:
+        connection.sendall(b" ")
+    except ConnectionError:
+        return True
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable) and connection.recv(1) == b""
+
+
+def test_peers_that_hang_up_before_their_answer_leave_nothing(shared: Service):
+    """As commands do that are interrupted."""
+    assert shared.status()["state"] == "running"
+    descriptors = Path(f"/proc/{shared.pid}/fd")
+    before = len(os.listdir(descriptors))
+    for _ in range(300):
+        with peer(shared) as hasty:
+            hasty.sendall(b'{"verb": "status"}\n')
+    assert shared.status()["state"] == "running"
+    eventually(lambda: len(os.listdir(descriptors)) <= before, what="their connections are gone")
 
 
 def test_a_thousand_idle_connections_do_not_lock_anybody_out(shared: Service):
