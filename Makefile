@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test prove lint types bench clean java test-tools
+.PHONY: help install demo test prove lint types audit bench clean java test-tools
 
 # The first of these that is Python 3.11, 3.12 or 3.13; `make PYTHON=/path/to/python3` chooses.
 PYTHON ?= python3 python3.13 python3.12 python3.11
@@ -15,6 +15,8 @@ PYTEST := $(BIN)/python -m pytest
 BESIDE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations 12
 PROOFS := tests/proofs
 ALONE := tests/alone
+# In an environment of its own, so that its dependencies are none of kworker's.
+AUDIT := $(VENV)/audit
 
 help: ## list the targets
 	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "  make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +40,18 @@ lint: install ## check style and formatting (ruff)
 
 types: install ## check types (strict mypy)
 	@$(BIN)/mypy
+
+audit: install ## ask PyPI for known vulnerabilities of the pinned versions (pip-audit)
+	@test -x $(AUDIT)/bin/pip-audit || { $(BIN)/python -m venv $(AUDIT) \
+	  && $(AUDIT)/bin/pip install --quiet --disable-pip-version-check --no-input pip-audit==2.10.1; }
+	@# Without --strict, a package of which nothing is known would count as one without vulnerabilities.
+	@said=$$($(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off \
+	  -r etc/constraints.txt 2>&1) && { echo "$$said"; exit 0; }; \
+	echo "$$said" >&2; \
+	if [[ $$said == *"could not be audited"* ]]; then \
+	  echo "make: PyPI does not tell the vulnerabilities of a package, so nothing is known:" \
+	    "audit where pypi.org itself answers" >&2; \
+	fi; exit 1
 
 bench: java install ## compare the speed of kworker with hand-written consumers and pyspark alone (ARGS="--quick" is short)
 	@$(BIN)/python -m bench.run $(ARGS)
