@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,23 +16,10 @@ import pytest
 from kworker import Message, Reject, Retry, Unavailable
 from kworker.core.message import Undecodable
 from tests.support.bare_service import python
-from tests.support.orders_example import FOLDER, imported
+from tests.support.orders_example import FOLDER, billing, calls, imported
 
 ORDER = {"customer": "customer-001", "total": 12.5, "ordered_at": "2025-01-01T00:00:00Z"}
 Notify = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-@contextmanager
-def billing(*options: str) -> Iterator[str]:
-    """The service as the demo starts it; gives its address."""
-    command = [sys.executable, str(FOLDER / "billing.py"), "--port", "0", "--latency-ms", "0", "1"]
-    service = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-    try:
-        assert service.stdout
-        yield service.stdout.readline().strip()
-    finally:
-        service.terminate()
-        assert service.wait(10) == 0
 
 
 @contextmanager
@@ -44,12 +30,6 @@ def handling(url: str) -> Iterator[Notify]:
         yield lambda more: handlers.notify(
             Message("orders", value=json.dumps(ORDER | {"order_id": 1} | more).encode())
         )
-
-
-def calls(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{url}/calls", timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
 
 
 def test_an_order_becomes_an_invoice() -> None:

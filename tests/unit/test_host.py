@@ -11,7 +11,7 @@ TEXT = "sasl.jaas.config=canary-5f1e\nname=ü\n"
 
 
 def test_a_child_reads_a_file_that_no_folder_has() -> None:
-    """Through a shell, as Spark's JVM is started; more than once, and each time from its beginning."""
+    """Through a shell, as Spark's JVM is started; and each time from its beginning."""
     with memory_file(TEXT) as file:
         path = descriptor_path(file)
         read = subprocess.run(
