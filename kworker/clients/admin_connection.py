@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kworker.clients.connection_failures import ConnectionFailures
+from kworker.clients.connection_failures import AUDIBLE, ConnectionFailures
 from kworker.errors import KworkerError, Unreachable
 
 T = TypeVar("T")
@@ -61,9 +61,7 @@ class AdminConnection:
         self._timeout_s = timeout_s
         self._failures = ConnectionFailures()
         try:
-            # Errors are raised with the reasons that the client logs, whatever the user hides.
-            audible: dict[str, Any] = {**properties, "log_level": 6, "log.connection.close": True}
-            self._client = AdminClient(audible, logger=self._failures.logger)
+            self._client = AdminClient({**properties, **AUDIBLE}, logger=self._failures.logger)
         except KafkaException as error:
             raise AdminRequestError(reason_of(error)) from None
 

@@ -2,10 +2,13 @@
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kworker.errors import ClientRejected, Unreachable
 
+AUDIBLE: Mapping[str, int | bool] = {"log_level": 6, "log.connection.close": True}
+"""Properties with which a client logs each failure, even if the user has silenced it."""
 _LINE = re.compile(r"FAIL \[[^\]]*\] \[thrd:[^\]]*\]: (.*)", re.DOTALL)
 # librdkafka puts the broker's name before its words, and its own state after them.
 _WHERE_AND_WHEN = re.compile(r"^\S+/\w+: | \(after \d+ms in state .*$", re.DOTALL)
@@ -80,17 +83,28 @@ class ConnectionFailures(logging.Handler):
         """Forgets what was heard before a request."""
         self._words, self._rejected = "", False
 
+    def rejection(self, servers: str) -> ClientRejected | None:
+        """Returns the error if the brokers at `servers` turn the client away for certain."""
+        return next(filter(None, (self._error_of(each, servers) for each in _REJECTIONS)), None)
+
     def error(self, servers: str, timeout_s: float, otherwise: str) -> Unreachable:
         """Returns the error for a request to `servers` without an answer in time.
 
         `otherwise` is the reason if the client has logged none.
         """
-        for each in (*_REJECTIONS, _CLOSED):
-            if found := each.words.search(self._words):
-                problem = f"the brokers at {servers} {each.problem} ({found[0]})"
-                return ClientRejected(problem, each.key, each.next_step)
         reason = self._words or otherwise
-        return Unreachable(f"no broker of {servers} answers within {timeout_s:g} s ({reason})")
+        return (
+            self.rejection(servers)
+            or self._error_of(_CLOSED, servers)
+            or Unreachable(f"no broker of {servers} answers within {timeout_s:g} s ({reason})")
+        )
+
+    def _error_of(self, rejection: _Rejection, servers: str) -> ClientRejected | None:
+        found = rejection.words.search(self._words)
+        if found is None:
+            return None
+        problem = f"the brokers at {servers} {rejection.problem} ({found[0]})"
+        return ClientRejected(problem, rejection.key, rejection.next_step)
 
 
 def bare_reason(words: str) -> str:

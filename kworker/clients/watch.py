@@ -1,6 +1,5 @@
 """Ends of partitions and facts of topics, requested from the brokers without waiting."""
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,11 +13,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
+from kworker.clients.connection_failures import AUDIBLE, ConnectionFailures
 from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import TopicIdentity, ids_untold
 
-_LOG = logging.getLogger("librdkafka")
 _TIMEOUT_S = 5.0
 # After a broker's restart the client would ask with a leader epoch that is over, and be refused,
 # for as long as it believes what it once heard.
@@ -57,17 +56,34 @@ class KafkaWatch:
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._admin = AdminClient({**_FRESH, **properties}, logger=_LOG)
+        self._servers = str(properties.get("bootstrap.servers", ""))
+        self._failures = ConnectionFailures()
+        audible = {**_FRESH, **properties, **AUDIBLE}
+        self._admin = AdminClient(audible, logger=self._failures.logger)
         self._ends: dict[TopicPartition, Any] = {}
         self._limits: dict[ConfigResource, Any] = {}
         self._described: dict[str, Any] = {}
         self._partitions: dict[str, Any] = {}
         self._topics: dict[str, Any] = {}
 
+    @property
+    def rejection(self) -> str:
+        """The reason for which brokers turned this client away since the last request; "" if none.
+
+        For a request that was not answered: it says which key of the configuration to correct.
+        """
+        self._admin.poll(0)  # the client's log lines come here
+        return str(self._failures.rejection(self._servers) or "")
+
+    def _forget_failures(self) -> None:
+        self._admin.poll(0)
+        self._failures.clear()
+
     def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
         """Requests the offset up to which a read_committed reader can read each partition."""
         asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
         if asked and not self._ends:
+            self._forget_failures()
             self._ends = self._admin.list_offsets(
                 asked,
                 isolation_level=IsolationLevel.READ_COMMITTED,
@@ -94,6 +110,7 @@ class KafkaWatch:
         names = list(topics)
         if self._limits or self._described:
             return
+        self._forget_failures()
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in names]
         self._limits = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_S)
         self._described = self._admin.describe_topics(
@@ -147,6 +164,7 @@ class KafkaWatch:
     def ask_ids(self, topics: Collection[str]) -> None:
         """Requests the current ids of these topics. A topic that was recreated has a new id."""
         if topics and not self._topics:
+            self._forget_failures()
             self._topics = self._admin.describe_topics(
                 TopicCollection(list(topics)), request_timeout=_TIMEOUT_S
             )
@@ -167,6 +185,7 @@ class KafkaWatch:
         """Requests the number of partitions of each topic."""
         asked = TopicCollection(list(topics))
         if not self._partitions:
+            self._forget_failures()
             self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
 
     def partitions(self) -> dict[str, int] | None:

@@ -38,6 +38,8 @@ ASK_S = 2.0
 class DelayWatch(Protocol):
     """The methods of `KafkaWatch` that the loop calls."""
 
+    @property
+    def rejection(self) -> str: ...
     def ask_ends(self, partitions: Iterable[PartitionId]) -> None: ...
     def ends(self) -> dict[PartitionId, int] | None: ...
     def ask_partitions(self, topics: Iterable[str]) -> None: ...
@@ -312,7 +314,7 @@ class DelayLoop:
             self._answering_since = min(self._answering_since, self._clock())
             self._routes = self._routes.with_partitions(partitions)
         else:
-            self._problems["kafka"] = "no broker answers; due records wait"
+            self._problems["kafka"] = self._watch.rejection or "no broker answers; due records wait"
             self._answering_since = inf
 
     def _check_membership(self, now: float) -> None:

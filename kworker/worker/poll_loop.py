@@ -108,7 +108,7 @@ class PollLoop:
         self._intake = Intake(
             self._consumer, self.assignment, lanes, flow, intake, dispatch.endings.fail_early, wall
         )
-        self._brokers_silent = False
+        self._silence = ""  # of the brokers: a line for the status
         self._answering_since = math.inf  # the brokers
         self.membership = Membership(MembershipPolicy(), clock())
         self._flow_at = 0.0
@@ -172,11 +172,10 @@ class PollLoop:
         """One line for each present problem of this worker."""
         if self.assignment.problem is not None:  # all else is as it was before that
             return [self.assignment.problem]
-        silent = ["no broker answers; what is in hand waits"] if self._brokers_silent else []
         absent = self.membership.problem(self._clock(), self._answering_since)
         return [
             *self._intake.problems.values(),
-            *silent,
+            *([self._silence] if self._silence else []),
             *([absent] if absent else []),
             *self.settlement.problems,
             *self.dispatch.problems,
@@ -221,17 +220,21 @@ class PollLoop:
 
     # -- answers of the brokers -------------------------------------------------------
 
-    def take_end_offsets(self, ends: Mapping[PartitionId, int]) -> None:
-        """Stores the end offsets that brokers reported. `ends` is empty if no broker answered."""
+    def take_end_offsets(self, ends: Mapping[PartitionId, int], rejection: str = "") -> None:
+        """Stores the end offsets that brokers reported. `ends` is empty if no broker answered.
+
+        `rejection` says why, if brokers have turned the client away.
+        """
         for at, end in ends.items():
             partition = self._owned.get(at)
             if partition and not self._intake.stopped(at):
                 partition.end_offset = end
-        self.note_brokers(answer=bool(ends))
+        self.note_brokers(answer=bool(ends), rejection=rejection)
 
-    def note_brokers(self, *, answer: bool) -> None:
-        """Notes whether the brokers answered the last request."""
-        self._brokers_silent = not answer
+    def note_brokers(self, *, answer: bool, rejection: str = "") -> None:
+        """Notes whether the brokers answered the last request; if not, perhaps with a reason."""
+        reason = rejection or "no broker answers; what is in hand waits"
+        self._silence = "" if answer else reason
         if answer:
             now = self._clock()
             self._answering_since = min(self._answering_since, now)

@@ -109,10 +109,10 @@ class StatusReporter:
     def _ask(self, now: float) -> None:
         if (ends := self._watch.ends()) is not None:
             self._ends = ends
-            self._loop.take_end_offsets(ends)
+            self._loop.take_end_offsets(ends, self._watch.rejection)
         if (ids := self._watch.ids()) is not None:
             if not self._loop.assignment.partitions:
-                self._loop.note_brokers(answer=bool(ids))
+                self._loop.note_brokers(answer=bool(ids), rejection=self._watch.rejection)
             self._loop.check_topic_ids(ids)
         if (facts := self._watch.facts()) is not None:
             self._limits.update(*facts)

@@ -306,7 +306,8 @@ class Worker:
                 if limits.complete:
                     self._say(())
                     return True
-                self._say((f"waiting for {limits.missing}: not there, or no broker answers",))
+                waiting = f"waiting for {limits.missing}: not there, or no broker answers"
+                self._say((watch.rejection or waiting,))
             if (now := time.monotonic()) >= ask_at:
                 ask_at = now + _ASK_EVERY_S
                 watch.ask_facts(limits.topics)

@@ -785,8 +785,21 @@ def test_a_worker_without_partitions_reports_an_outage(kafka: MemoryKafka) -> No
         )
 
 
+def test_brokers_that_turn_a_worker_away_are_told_as_that(kafka: MemoryKafka) -> None:
+    """A password that has changed is no outage, and waiting does not help."""
+    bench = Bench(kafka, [])
+    bench.poll_loop.note_brokers(answer=False, rejection="kafka.sasl.password: refused")
+    assert bench.poll_loop.problems == ["kafka.sasl.password: refused"]
+    bench.poll_loop.take_end_offsets({}, "kafka.sasl.password: refused again")
+    assert bench.poll_loop.problems == ["kafka.sasl.password: refused again"]
+    bench.poll_loop.note_brokers(answer=True)
+    assert bench.poll_loop.problems == []
+
+
 class Watching:
     """What `KafkaWatch` would be asked and told of topics, and of nothing else."""
+
+    rejection = ""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}

@@ -133,28 +133,25 @@ class TlsFront:
         self._address, self._behind = ("127.0.0.1", port), behind
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate)
-        self._loop = asyncio.new_event_loop()
         self._listens = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tls-front", daemon=True)
         self._thread.start()
         assert self._listens.wait(10)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._closed.set)
         self._thread.join(10)
 
     def _run(self) -> None:
+        asyncio.run(self._until_closed())
+
+    async def _until_closed(self) -> None:
+        self._loop, self._closed = asyncio.get_running_loop(), asyncio.Event()
         host, port = self._address
-        begun = asyncio.start_server(self._serve, host, port, ssl=self._context)
-        serving = self._loop.run_until_complete(begun)
+        server = await asyncio.start_server(self._serve, host, port, ssl=self._context)
         self._listens.set()
-        self._loop.run_forever()
-        serving.close()
-        left = asyncio.all_tasks(self._loop)
-        for task in left:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        self._loop.close()
+        await self._closed.wait()
+        server.close()  # what is open ends with the loop
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:

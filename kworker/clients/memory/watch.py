@@ -9,6 +9,8 @@ from kworker.core.message import PartitionId
 class MemoryWatch:
     """The twin of `KafkaWatch` for tests: every answer is there at once."""
 
+    rejection = ""
+
     def __init__(self, kafka: MemoryKafka) -> None:
         self._kafka = kafka
         self._asked: list[str] = []
