@@ -147,7 +147,7 @@ def trusting_others(kafka: SecuredKafka, _folder: Path, login: Login) -> Login:
 
 
 def with_others_certificate(kafka: SecuredKafka, folder: Path, login: Login) -> Login:
-    other = kafka.stranger.issue(folder / "other.p12", KEYS)
+    other = kafka.stranger.issue(folder / "other.p12", login["ssl.keystore.password"])
     return {**login, "ssl.keystore.location": str(other)}
 
 
