@@ -66,10 +66,9 @@ class AdminConnection:
             raise AdminRequestError(reason_of(error)) from None
 
     def _call(self, call: Callable[[], T]) -> T:
-        self._client.poll(0)  # hears of connections that failed before this request
-        self._failures.clear()
+        self._begin()
         try:
-            return call()
+            return self._answered(call())
         except KafkaException as error:
             raise self._converted(error) from None
 
@@ -84,10 +83,11 @@ class AdminConnection:
 
         Raises `Unreachable` after `timeout_s`; its text names the `missing` leader or coordinator.
         """
+        self._begin()
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return call()
+                return self._answered(call())
             except KafkaException as error:
                 if code_of(error) not in codes:
                     raise self._converted(error) from None
@@ -117,8 +117,17 @@ class AdminConnection:
             return self._unreachable(reason)
         return AdminRequestError(reason)
 
+    def _begin(self) -> None:
+        self._client.poll(0)  # the client's log lines come here
+        self._failures.begin()
+
+    def _answered(self, answer: T) -> T:
+        self._client.poll(0)
+        self._failures.answered()
+        return answer
+
     def _unreachable(self, reason: str) -> Unreachable:
-        self._client.poll(0)  # hears why
+        self._client.poll(0)
         return self._failures.error(self._brokers, self._timeout_s, reason)
 
 

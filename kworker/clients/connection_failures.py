@@ -58,10 +58,15 @@ _CLOSED = _Rejection(
 )
 
 
+# After so many other failures in a row, brokers do not turn the client away any more.
+_OTHERS_MAX = 20
+
+
 class ConnectionFailures(logging.Handler):
     """The most telling of a client's failures to connect, from the lines that the client logs.
 
-    librdkafka tries again several times a second, each time in other words. Used by the thread that
+    librdkafka tries again and again, each time in other words: at first several times a second, and
+    later every ten seconds. So a rejection counts until brokers answer. Used by the thread that
     polls the client.
     """
 
@@ -69,6 +74,7 @@ class ConnectionFailures(logging.Handler):
         super().__init__()
         self._words = ""
         self._rejected = False
+        self._others = 0  # failures since the rejection
         self.logger = logging.Logger("librdkafka.connection")
         self.logger.addHandler(self)
 
@@ -76,15 +82,21 @@ class ConnectionFailures(logging.Handler):
         if line := _LINE.fullmatch(record.getMessage()):
             words = bare_reason(line[1])
             rejected = any(each.words.search(words) for each in _REJECTIONS)
-            if rejected or not self._rejected:
+            self._others = 0 if rejected else self._others + 1
+            if rejected or not self._rejected or self._others > _OTHERS_MAX:
                 self._words, self._rejected = words, rejected
 
-    def clear(self) -> None:
-        """Forgets what was heard before a request."""
+    def begin(self) -> None:
+        """Forgets, before a request, a failure that is no rejection: it may be long over."""
+        if not self._rejected:
+            self._words = ""
+
+    def answered(self) -> None:
+        """Forgets all failures, since brokers have answered a request."""
         self._words, self._rejected = "", False
 
     def rejection(self, servers: str) -> ClientRejected | None:
-        """Returns the error if the brokers at `servers` turn the client away for certain."""
+        """Returns the error if the brokers at `servers` have turned the client away."""
         return next(filter(None, (self._error_of(each, servers) for each in _REJECTIONS)), None)
 
     def error(self, servers: str, timeout_s: float, otherwise: str) -> Unreachable:

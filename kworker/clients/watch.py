@@ -68,22 +68,17 @@ class KafkaWatch:
 
     @property
     def rejection(self) -> str:
-        """The reason for which brokers turned this client away since the last request; "" if none.
+        """The reason for which brokers turn this client away, and the key to correct; "" if none.
 
-        For a request that was not answered: it says which key of the configuration to correct.
+        Read when a request was not answered.
         """
         self._admin.poll(0)  # the client's log lines come here
         return str(self._failures.rejection(self._servers) or "")
-
-    def _forget_failures(self) -> None:
-        self._admin.poll(0)
-        self._failures.clear()
 
     def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
         """Requests the offset up to which a read_committed reader can read each partition."""
         asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
         if asked and not self._ends:
-            self._forget_failures()
             self._ends = self._admin.list_offsets(
                 asked,
                 isolation_level=IsolationLevel.READ_COMMITTED,
@@ -102,7 +97,7 @@ class KafkaWatch:
         return {
             (tp.topic, tp.partition): answer.offset
             for tp, future in asked.items()
-            if (answer := _result(future)) is not None
+            if (answer := self._result(future)) is not None
         }
 
     def ask_facts(self, topics: Iterable[str]) -> None:
@@ -110,7 +105,6 @@ class KafkaWatch:
         names = list(topics)
         if self._limits or self._described:
             return
-        self._forget_failures()
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in names]
         self._limits = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_S)
         self._described = self._admin.describe_topics(
@@ -132,12 +126,12 @@ class KafkaWatch:
             {
                 resource.name: int(answer[_LIMIT].value)
                 for resource, future in limits.items()
-                if (answer := _result(future)) is not None
+                if (answer := self._result(future)) is not None
             },
             {
                 name: len(answer.partitions)
                 for name, future in described.items()
-                if (answer := _result(future)) is not None
+                if (answer := self._result(future)) is not None
             },
         )
 
@@ -164,7 +158,6 @@ class KafkaWatch:
     def ask_ids(self, topics: Collection[str]) -> None:
         """Requests the current ids of these topics. A topic that was recreated has a new id."""
         if topics and not self._topics:
-            self._forget_failures()
             self._topics = self._admin.describe_topics(
                 TopicCollection(list(topics)), request_timeout=_TIMEOUT_S
             )
@@ -178,14 +171,13 @@ class KafkaWatch:
         if not self._topics or not all(future.done() for future in self._topics.values()):
             return None
         asked, self._topics = self._topics, {}
-        told = {topic: _result(future) for topic, future in asked.items()}
+        told = {topic: self._result(future) for topic, future in asked.items()}
         return {topic: str(answer.topic_id) for topic, answer in told.items() if answer is not None}
 
     def ask_partitions(self, topics: Iterable[str]) -> None:
         """Requests the number of partitions of each topic."""
         asked = TopicCollection(list(topics))
         if not self._partitions:
-            self._forget_failures()
             self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
 
     def partitions(self) -> dict[str, int] | None:
@@ -200,8 +192,18 @@ class KafkaWatch:
         return {
             topic: len(answer.partitions)
             for topic, future in asked.items()
-            if (answer := _result(future)) is not None
+            if (answer := self._result(future)) is not None
         }
+
+    def _result(self, future: Any) -> Any:
+        """Returns the result of a request; None if it failed."""
+        try:
+            found = future.result()
+        except KafkaException:
+            return None
+        self._admin.poll(0)
+        self._failures.answered()
+        return found
 
 
 class _Missing(Exception):
@@ -223,11 +225,4 @@ def _answer(future: Any, timeout_s: float) -> Any:
             raise KafkaRequestError(str(error.args[0]), retriable=True) from None
         if error.args[0].code() in _NO_TOPIC:
             raise _Missing from None
-        return None
-
-
-def _result(future: Any) -> Any:
-    try:
-        return future.result()
-    except KafkaException:
         return None

@@ -109,11 +109,26 @@ def test_without_a_reason_the_errors_own_is_told() -> None:
     assert told(otherwise="Local: Timed out") == line
 
 
-def test_what_was_heard_before_a_request_does_not_count() -> None:
-    """A password may have been corrected since, or another broker have answered."""
+def test_a_rejection_counts_until_brokers_answer() -> None:
+    """The client tries again more and more rarely, so a request may end before the next try."""
     failures = heard(LOGIN)
-    failures.clear()
-    assert "refuse" not in str(failures.error(SERVERS, 5.0, "Local: Timed out"))
+    failures.begin()
+    assert failures.rejection(SERVERS) is not None
+    failures.answered()
+    assert failures.rejection(SERVERS) is None
+
+
+def test_an_outage_after_a_rejection_is_told_in_the_end() -> None:
+    failures = heard(LOGIN, *21 * [REFUSED])
+    assert failures.rejection(SERVERS) is None
+    assert REFUSED in str(failures.error(SERVERS, 5.0, ""))
+
+
+def test_a_connection_that_idled_out_before_a_request_does_not_count() -> None:
+    """Its broker closed it, long ago."""
+    failures = heard(RESET)
+    failures.begin()
+    assert str(failures.error(SERVERS, 5.0, "Local: Timed out")).endswith(" (Local: Timed out)")
 
 
 def test_other_lines_of_the_client_are_no_failures() -> None:
