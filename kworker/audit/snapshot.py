@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from kworker.clock import now_ms
+from kworker.config.client_properties import delay_group, table_group
 from kworker.config.model import Config
 from kworker.config.topics import TopicInfo, delay_pattern, source_topics
 from kworker.core.message import PartitionId
@@ -151,7 +152,7 @@ def _settled(
     """Returns the settled offsets in the topics that workers and delay process read."""
     own = {config.name: {*topics.sources, topics.requeue}}
     if topics.delays:
-        own[f"{config.name}.delay"] = {*topics.delays}
+        own[delay_group(config)] = {*topics.delays}
     identities = admin.identities(topics.all)
     found = {}
     for group, read in own.items():
@@ -166,7 +167,7 @@ def _table_positions(
 ) -> dict[str, dict[int, int]]:
     results = [at for at in numbers if at[0] == config.delivery.results]
     tables = config.spark.tables if config.spark else []
-    held = {t.name: admin.group_offsets(f"{config.name}.spark.{t.name}", results) for t in tables}
+    held = {t.name: admin.group_offsets(table_group(config, t.name), results) for t in tables}
     return {
         name: {at[1]: committed.position for at, committed in found.items()}
         for name, found in held.items()

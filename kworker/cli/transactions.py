@@ -10,7 +10,7 @@ import typer
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.clients.hanging_transactions import OFFSETS, Tool, Transaction, offsets_partition
 from kworker.config import toml_file
-from kworker.config.client_properties import admin_properties
+from kworker.config.client_properties import admin_properties, delay_group
 from kworker.config.model import Config
 from kworker.config.topics import own_topics, source_topics
 from kworker.errors import KworkerError, UsageError
@@ -132,7 +132,7 @@ def _offsets_partitions(config: Config, admin: "Admin") -> list[int]:
     if not (found := admin.topics([OFFSETS])):
         return []  # no group has committed anything yet
     count = found[OFFSETS].partitions
-    groups = (config.name, f"{config.name}.delay")
+    groups = (config.name, delay_group(config))
     return sorted({offsets_partition(group, count) for group in groups})
 
 

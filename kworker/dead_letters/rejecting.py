@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
+from kworker.config.client_properties import delay_group
 from kworker.config.model import Config
 from kworker.config.topics import TopicInfo, delay_pattern, source_topics
 from kworker.core.headers import SOURCE, Forged, Source, SourcePosition
@@ -122,7 +123,7 @@ class RecordSearch:
         delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
         # In the order in which a record passes through them, as it may do meanwhile.
         for topic in [*delays, self._config.requeue_topic]:
-            group = self._config.name if topic not in delays else f"{self._config.name}.delay"
+            group = self._config.name if topic not in delays else delay_group(self._config)
             for source in self._unsettled(topic, group):
                 if source.place == place:
                     return source

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kworker.config.client_properties import speaks_new_protocol
+from kworker.config.client_properties import delay_group, speaks_new_protocol
 from kworker.config.model import Config
 from kworker.config.topics import delay_pattern, source_topics
 from kworker.errors import ExitCode, KworkerError
@@ -31,7 +31,7 @@ def check_positions(config: Config) -> list[Finding]:
         pattern = re.compile(delay_pattern(config))
         groups = {
             config.name: [*source_topics(config, existing), config.requeue_topic],
-            f"{config.name}.delay": [name for name in existing if pattern.match(name)],
+            delay_group(config): [name for name in existing if pattern.match(name)],
         }
         found = [
             _hidden(group, hidden)
