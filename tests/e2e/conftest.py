@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.secured import secured_kafka
-
-__all__ = ["secured_kafka"]
-
 COMMAND_TIMEOUT_S = 240.0
 
 Kworker = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,5 +1,7 @@
-"""Brokers that refuse, and one behind a proxy."""
+"""Brokers that refuse, one behind a proxy, and one with TLS and SASL."""
 
+from tests.e2e.conftest import meanwhile
 from tests.support.fault_brokers import proxied, proxied_broker, strict
+from tests.support.secured import secured_kafka
 
-__all__ = ["proxied", "proxied_broker", "strict"]
+__all__ = ["meanwhile", "proxied", "proxied_broker", "secured_kafka", "strict"]
