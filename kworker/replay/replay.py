@@ -24,7 +24,7 @@ from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.replay.ranges import OffsetRanges, RangeConsumer, settled_ranges
 from kworker.worker.assembly import Role, make_poll_loop
 from kworker.worker.handlers import loader
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool_factory import make_encoder, make_pool
 from kworker.worker.intake import IntakePolicy
 from kworker.worker.topic_limits import TopicLimits

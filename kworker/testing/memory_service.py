@@ -28,7 +28,7 @@ from kworker.delay.loop import DelayLoop
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.testing.virtual_clock import VirtualClock
 from kworker.worker.assembly import Platform, Role, make_intake, make_poll_loop
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool_factory import make_encoder, make_pool
 from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
 from kworker.worker.topic_limits import TopicLimits

@@ -24,7 +24,7 @@ from kworker.instance.rejections import Rejections
 from kworker.instance.state_folder import StateFolder
 from kworker.worker.assignment import Identify
 from kworker.worker.dispatch import Dispatch
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool_factory import HandlerPool
 from kworker.worker.idempotency import key
 from kworker.worker.idempotency.claim_client import ClaimClient

@@ -36,7 +36,7 @@ from kworker.instance.scoreboard_fields import Field
 from kworker.worker.assembly import Role, make_intake, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool_factory import make_encoder, make_pool
 from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.in_doubt import FencedByTwin

@@ -15,7 +15,7 @@ from kworker.core.outcome import Failed, Reject, Retry, Snooze, Unavailable
 from kworker.core.record import Partition, Record
 from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.rejections import Rejections
-from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.idempotency.claim_table import ClaimAnswers
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.retries.dead_letter_limit import DeadLetterLimitPolicy

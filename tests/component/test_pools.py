@@ -19,7 +19,7 @@ from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
-from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import make_batching
 from kworker.worker.handlers.thread_pool import ThreadPool

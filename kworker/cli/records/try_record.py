@@ -31,7 +31,7 @@ from kworker.errors import ExitCode, KworkerError, UsageError
 
 if TYPE_CHECKING:
     from kworker.worker.handlers.invocation import Invoke
-    from kworker.worker.handlers.loader import Handlers
+    from kworker.worker.handlers.loaded_handlers import Handlers
 
 app = typer.Typer()
 TIMEOUT_S = 20.0

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from math import inf
 
 from kworker.core.record import Partition, Record
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.signature import Batching
 
 

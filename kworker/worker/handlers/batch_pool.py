@@ -10,11 +10,12 @@ from typing import NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
-from kworker.worker.handlers.async_pool import SLACK_S, HandlerLoop
+from kworker.worker.handlers.async_pool import SLACK_S
 from kworker.worker.handlers.batch_buffer import BatchBuffers
 from kworker.worker.handlers.batch_run import AsyncRunBatch, HandlerBatch, RunBatch
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.handler_loop import HandlerLoop
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool import Take
 
 

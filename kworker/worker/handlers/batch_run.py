@@ -13,7 +13,7 @@ from kworker.instance.scoreboard import Hand
 from kworker.message import Message
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke, message_of
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching
 from kworker.worker.handlers.thread_pool import place_of

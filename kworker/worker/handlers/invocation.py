@@ -10,7 +10,7 @@ from kworker.core.failure import Failure
 from kworker.core.outcome import NO_RESULTS, Outcome
 from kworker.core.record import Record
 from kworker.message import Message
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 
 _LOG = structlog.get_logger()

@@ -28,7 +28,7 @@ from kworker.instance.scoreboard import Scoreboard, Slot, Text
 from kworker.message import Message
 from kworker.worker.handlers.batch_pool import BatchPool, BatchRunners, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import HandlerBatch, make_async_run_batch, make_run_batch
-from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching, make_batching
 from kworker.worker.topic_limits import TopicLimits

@@ -14,7 +14,7 @@ from kworker.core.outcome import DeadLettered, OnDeadCall, Output
 from kworker.core.record import PLACE_BITS, Record
 from kworker.message import Message
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
-from kworker.worker.handlers.loader import Handler, Handlers
+from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import place_of
 from kworker.worker.topic_limits import TopicLimits

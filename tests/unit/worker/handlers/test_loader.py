@@ -15,7 +15,7 @@ from kworker.config.model import Config
 from kworker.core.message import Undecodable
 from kworker.errors import ConfigError
 from kworker.worker.handlers import loader
-from kworker.worker.handlers.loader import Handlers
+from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.signature import Batching
 
 Load = Callable[..., Handlers]
