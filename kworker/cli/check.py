@@ -41,7 +41,7 @@ class FinishedCheck(NamedTuple):
 CheckFunction = Callable[[Config], list[Finding]]
 
 _OFFLINE: dict[str, CheckFunction] = {
-    "handlers can be imported": check_handlers,
+    "handlers can be imported and called": check_handlers,
     "Kafka clients accept their properties": check_client_properties,
     "Java and pyspark are installed": check_spark,
 }

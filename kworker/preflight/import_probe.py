@@ -1,51 +1,70 @@
 """Imports handlers in a process of its own, since an import may do anything, and reports.
 
-Run as `python -m kworker.preflight.import_probe DESCRIPTOR FOLDER REFERENCE…`: the report goes
-to the open file descriptor, since handlers may print.
+Run as `python -m kworker.preflight.import_probe DESCRIPTOR REQUEST`, with a request in JSON: the
+report goes to the open file descriptor, since handlers may print.
 """
 
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kworker.errors import ConfigError
 from kworker.instance.proc import rss_bytes
-from kworker.worker.handlers.loader import find
+from kworker.worker.handlers.loader import find, read_signatures
+from kworker.worker.handlers.unfit_handler import UnfitHandler
+
+
+class ReferenceProblem(NamedTuple):
+    """Why a Python reference cannot be used, and the next step; "" where nothing more is known."""
+
+    problem: str
+    step: str = ""
 
 
 def main(arguments: Sequence[str]) -> None:
     """Imports references such as `module:function`; writes a JSON report to a file descriptor.
 
     The report has the problem of each reference that cannot be used, and the memory of this
-    process. The arguments are the descriptor, the folder of the user's code, and the references.
+    process. The arguments are the descriptor, and a request: the folder of the user's code, the
+    references, those of them that are handlers, and `workers.in_flight`.
     """
-    descriptor, folder, *references = arguments
-    sys.path.insert(0, folder)
-    found = problems(folder, references)
+    descriptor, request = int(arguments[0]), json.loads(arguments[1])
+    sys.path.insert(0, request["folder"])
+    found = problems(**request)
     words = {"problems": found, "rss_bytes": rss_bytes(os.getpid())}
-    os.write(int(descriptor), json.dumps(words).encode())
+    os.write(descriptor, json.dumps(words).encode())
     # A thread that a handler's module started must not keep this process.
     os._exit(0)
 
 
-def problems(folder: str, references: Sequence[str]) -> Mapping[str, str]:
+def problems(
+    folder: str, references: Sequence[str], handlers: Collection[str], in_flight: int
+) -> Mapping[str, ReferenceProblem]:
     """Imports each Python reference; returns the problem of each that cannot be used."""
-    return {reference: text for reference in references if (text := _problem(folder, reference))}
+    found: dict[str, ReferenceProblem] = {}
+    fitting: dict[str, Any] = {}
+    for reference in references:
+        try:
+            imported = find(reference)
+            if reference in handlers:
+                read_signatures({**fitting, reference: imported}, in_flight)
+                fitting[reference] = imported
+        except BaseException as error:  # noqa: BLE001 - the user's module may even exit
+            found[reference] = _problem(error, folder)
+    return found
 
 
-def _problem(folder: str, reference: str) -> str:
-    try:
-        find(reference)
-    except ConfigError as error:
-        cause = error.__cause__
-        if cause:
-            return f"does not import: {_last_words(cause, folder)}"
-        return f"cannot be used: {str(error).removeprefix('handler: ')}"
-    except BaseException as error:  # noqa: BLE001 - the user's module may even exit
-        return f"does not import: {_last_words(error, folder)}"
-    return ""
+def _problem(error: BaseException, folder: str) -> ReferenceProblem:
+    if isinstance(error, UnfitHandler):
+        return ReferenceProblem(error.problem, error.step)
+    if not isinstance(error, ConfigError):
+        return ReferenceProblem(f"does not import: {_last_words(error, folder)}")
+    if error.__cause__:
+        return ReferenceProblem(f"does not import: {_last_words(error.__cause__, folder)}")
+    return ReferenceProblem(f"cannot be used: {str(error).removeprefix('handler: ')}")
 
 
 def _last_words(error: BaseException, folder: str) -> str:

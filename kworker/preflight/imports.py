@@ -1,13 +1,12 @@
-"""Checks that references to Python can be imported, and fit in memory."""
+"""Checks that references to Python can be imported, and that handlers can be called."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from kworker.config.model import Config, format_size
 from kworker.config.rules import WORKER_BYTES, memory_ceiling
@@ -16,16 +15,21 @@ from kworker.errors import ExitCode
 from kworker.preflight.findings import Finding
 
 IMPORT_TIMEOUT_S = 40.0
+_CORRECT_IT = "correct it, or the module"
 
 
 def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[Finding]:
-    """Checks, in a process of its own, that the handlers import and fit in `workers.memory`."""
+    """Checks, in a process of its own, that the handlers can be imported, and called with a record.
+
+    Checks also that what they import fits in `workers.memory`.
+    """
     keys = {config.handler: "handler"} if config.handler else {}
     for topic, reference in config.handlers.items():
         keys.setdefault(reference, f"handlers.{topic}")
+    handlers = list(keys)
     if config.idempotency and names_function(config.idempotency.key):
         keys.setdefault(config.idempotency.key, "idempotency.key")
-    imported = import_all(config, keys, timeout_s)
+    imported = import_all(config, keys, timeout_s, handlers)
     return imported.findings or _unfit_for_memory(config, imported.rss_bytes)
 
 
@@ -56,14 +60,22 @@ def _unfit_for_memory(config: Config, rss_bytes: int) -> list[Finding]:
     return [Finding("workers.memory", text, step, ExitCode.OK)]
 
 
-def import_all(config: Config, keys: Mapping[str, str], timeout_s: float) -> ImportedReferences:
+def import_all(
+    config: Config, keys: Mapping[str, str], timeout_s: float, handlers: Collection[str] = ()
+) -> ImportedReferences:
     """Imports, in another process, the Python references that are the keys of `keys`.
 
-    `keys` maps each reference to the configuration key that has it as a value.
+    `keys` maps each reference to the configuration key that has it as a value. `handlers` has those
+    references that name handlers.
     """
-    step = "correct it, or the module"
+    request = {
+        "folder": str(config.file.parent),
+        "references": list(keys),
+        "handlers": list(handlers),
+        "in_flight": config.workers.in_flight,
+    }
     try:
-        problems, rss_bytes = _probe(config.file.parent, list(keys), timeout_s)
+        problems, rss_bytes = _probe(request, timeout_s)
     except subprocess.TimeoutExpired:
         # Perhaps the machine is busy: the next try may be in time.
         text = f"{', '.join(keys)} not imported within {timeout_s:g} s"
@@ -71,28 +83,28 @@ def import_all(config: Config, keys: Mapping[str, str], timeout_s: float) -> Imp
         late = Finding(next(iter(keys.values())), text, step, ExitCode.UNREACHABLE)
         return ImportedReferences([late], 0)
     found = [
-        Finding(keys[reference], f"the Python reference {reference} {problem}", step)
-        for reference, problem in problems.items()
+        Finding(keys[reference], f"the Python reference {reference} {problem}", step or _CORRECT_IT)
+        for reference, (problem, step) in problems.items()
     ]
     return ImportedReferences(found, rss_bytes)
 
 
 def _probe(
-    folder: Path, references: Sequence[str], timeout_s: float
-) -> tuple[Mapping[str, str], int]:
+    request: Mapping[str, Any], timeout_s: float
+) -> tuple[Mapping[str, tuple[str, str]], int]:
     """Imports references in a new process; returns their problems and the process's memory.
 
-    The memory is in bytes; it is 0 if the process ended without a report. Raises `TimeoutExpired`
-    if the process has not ended after `timeout_s`.
+    A problem comes with the next step, or "". The memory is in bytes; it is 0 if the process ended
+    without a report. Raises `TimeoutExpired` if the process has not ended after `timeout_s`.
     """
     receive, send = os.pipe()
     with os.fdopen(receive, "rb") as answers:
         # -P and our own path: what a worker can import, and nothing from the working directory.
         probe = "kworker.preflight.import_probe"
-        command = [sys.executable, "-P", "-m", probe, str(send), str(folder)]
+        command = [sys.executable, "-P", "-m", probe, str(send), json.dumps(request)]
         try:
             done = subprocess.run(
-                [*command, *references],
+                command,
                 pass_fds=[send],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
@@ -105,7 +117,7 @@ def _probe(
         words = answers.read()
     if not words:
         end = f"ends the process that imports it ({_exit_text(done)})"
-        return dict.fromkeys(references[:1], end), 0
+        return dict.fromkeys(request["references"][:1], (end, "")), 0
     found = json.loads(words)
     return found["problems"], found["rss_bytes"]
 

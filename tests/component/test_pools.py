@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kworker.clients.memory.broker import MemoryKafka
-from kworker.core.batch import BatchFailed, batch, mark_of
+from kworker.core.batch import BatchFailed, batch
 from kworker.core.claim import ClaimDone
 from kworker.core.outcome import Reject, Unavailable
 from kworker.instance.scoreboard import Scoreboard, Slot
@@ -21,7 +21,7 @@ from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_bat
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
-from kworker.worker.handlers.signature import make_batching
+from kworker.worker.handlers.signature import read_signature
 from kworker.worker.handlers.thread_pool import ThreadPool
 from kworker.worker.topic_limits import TopicLimits
 from tests.support import claims_rig
@@ -99,10 +99,8 @@ def _batch_handlers(function: Any, work_: Work, *, is_async: bool) -> Handlers:
     def form(what: list[Message]) -> Any:
         return function(what)
 
-    mark = mark_of(batch(size=SIZE, wait="1h")(form))
-    assert mark is not None
     form.__annotations__ = {"what": list[Message]}
-    called = make_batching("h", form, form, mark)
+    called = read_signature("h", batch(size=SIZE, wait="1h")(form)).batching_of(form)
     return Handlers(Handler("h", form, is_async, None, work_.dead, called), {})
 
 

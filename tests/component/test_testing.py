@@ -333,7 +333,7 @@ def test_a_handler_that_does_not_return_is_given_up(stuck: Any) -> None:
 
 
 def test_a_wrong_handler_or_configuration_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a handler takes the message"):
+    with pytest.raises(ConfigError, match="has two parameters, _one and _other"):
         run(lambda _one, _other: None, ["x"])
     with pytest.raises(ConfigError, match=r"retry\.delay: unknown key"):
         run(handle, ["x"], settings={"retry": {"delay": ["1s"]}})

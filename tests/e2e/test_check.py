@@ -133,6 +133,66 @@ def test_a_failed_handler_import_is_told_with_its_last_words(
     assert words in found.problem
 
 
+@pytest.mark.parametrize(
+    ("handlers", "problem", "step"),
+    [
+        (
+            "def handle(): ...\n",
+            "has no parameter for the record",
+            "write: def handle(message: Mes",
+        ),
+        (
+            "def handle(order: int): ...\n",
+            "takes order: int, which is not",
+            "write: def handle(mes",
+        ),
+        (
+            "class handle:\n    def __init__(self, url): ...\n    def __call__(self, m): ...\n",
+            "is a class whose __init__ needs url",
+            "give defaults",
+        ),
+        (
+            "from kworker import batch\n@batch(size=9999)\ndef handle(messages): ...\n",
+            "never gets a full batch of 9999 records, because workers.in_flight is 2000",
+            "raise it, or lower",
+        ),
+    ],
+)
+def test_a_handler_that_no_record_fits_is_told_what_to_write(
+    configured: Configured, handlers: str, problem: str, step: str
+) -> None:
+    """Before a start, which would fail on each record, or try for ever to create the class."""
+    [found] = check_handlers(toml_file.load(configured(handlers=handlers)))
+    assert (found.key, found.exit_code) == ("handler", ExitCode.CONFIG)
+    assert found.problem.startswith(f"the Python reference handlers:handle {problem}")
+    assert found.next_step.startswith(step)
+
+
+def test_handlers_of_two_kinds_are_told_by_the_key_of_one(configured: Configured) -> None:
+    handlers = HANDLER + "async def settle(message): ...\n"
+    file = configured('[handlers]\n"cfg-nowhere" = "handlers:settle"', handlers=handlers)
+    [found] = check_handlers(toml_file.load(file))
+    assert found.key == "handlers.cfg-nowhere"
+    assert "is `async def`, and handlers:handle is `def`" in found.problem
+
+
+def test_a_check_creates_no_handler_and_calls_none(configured: Configured) -> None:
+    """Its `__init__` opens connections, perhaps to what is there only in production."""
+    handlers = (
+        "class handle:\n    def __init__(self): raise OSError\n    def __call__(self, m): ...\n"
+    )
+    assert check_handlers(toml_file.load(configured(handlers=handlers))) == []
+
+
+def test_the_function_of_an_event_id_is_no_handler(configured: Configured) -> None:
+    """What fits a handler need not fit it."""
+    file = configured(
+        '[idempotency]\nredis = "redis://127.0.0.1:1"\nkey = "handlers:event"',
+        handlers=HANDLER + "def event(record: object, *, prefix: int): ...\n",
+    )
+    assert check_handlers(toml_file.load(file)) == []
+
+
 def test_a_check_shows_an_import_error_without_a_traceback(
     kworker: Kworker, configured: Configured
 ) -> None:

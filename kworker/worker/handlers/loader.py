@@ -1,17 +1,16 @@
 """The loading of the user's handlers: imported, and each class instantiated once."""
 
-import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kworker.config.model import Config
-from kworker.core.batch import mark_of
 from kworker.errors import ConfigError
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
-from kworker.worker.handlers.signature import Batching, make_batching, make_call, one_by_one
+from kworker.worker.handlers.signature import HandlerSignature, read_signature
+from kworker.worker.handlers.unfit_handler import UnfitHandler
 
 
 def load(config: Config) -> Handlers:
@@ -24,13 +23,13 @@ def load(config: Config) -> Handlers:
     folder = str(config.file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    loaded: dict[str, Handler] = {}
-    for reference in {config.handler, *config.handlers.values()} - {""}:
-        loaded[reference] = _handler(config, reference, find(reference))
-    if len({handler.is_async for handler in loaded.values()}) > 1:
-        raise ConfigError(
-            "handlers: `def` and `async def` handlers cannot share a process; use one kind"
-        )
+    references = list(dict.fromkeys(filter(None, [config.handler, *config.handlers.values()])))
+    found = {reference: find(reference) for reference in references}
+    signatures = read_signatures(found, config.workers.in_flight)
+    loaded = {
+        reference: _handler(reference, found[reference], signature)
+        for reference, signature in signatures.items()
+    }
     routes = {topic: loaded[reference] for topic, reference in config.handlers.items()}
     return Handlers(loaded.get(config.handler), routes)
 
@@ -42,7 +41,35 @@ def of_callable(config: Config, found: Any) -> Handlers:
     see `load`.
     """
     name = getattr(found, "__qualname__", type(found).__qualname__)
-    return Handlers(_handler(config, name, found), {})
+    [signature] = read_signatures({name: found}, config.workers.in_flight).values()
+    return Handlers(_handler(name, found, signature), {})
+
+
+def read_signatures(found: Mapping[str, Any], in_flight: int) -> dict[str, HandlerSignature]:
+    """Returns what each of these handlers takes, by its reference. None of them is called.
+
+    Raises UnfitHandler for one that cannot be called with a record, whose batch never fills, or
+    that is not `async def` where another is.
+    """
+    read: dict[str, HandlerSignature] = {}
+    for reference, handler in found.items():
+        signature = read[reference] = read_signature(reference, handler)
+        if signature.mark and signature.mark.size > in_flight:
+            raise UnfitHandler(
+                reference,
+                f"never gets a full batch of {signature.mark.size} records, because"
+                f" workers.in_flight is {in_flight}",
+                "raise it, or lower the batch's size",
+            )
+        first, of_first = next(iter(read.items()))
+        if signature.is_async is not of_first.is_async:
+            kinds = ("`async def`", "`def`") if signature.is_async else ("`def`", "`async def`")
+            raise UnfitHandler(
+                reference,
+                f"is {kinds[0]}, and {first} is {kinds[1]}: they cannot share a process",
+                "make both of one kind, or run two services",
+            )
+    return read
 
 
 def find(reference: str) -> Any:
@@ -62,38 +89,24 @@ def find(reference: str) -> Any:
     return found
 
 
-def _handler(config: Config, reference: str, found: Any) -> Handler:
-    target = found
-    close = dead = None
+def _handler(reference: str, found: Any, signature: HandlerSignature) -> Handler:
+    target, close, dead = found, None, None
     if inspect.isclass(found):
         target = found()
         close, dead = _method(target, "close"), _method(target, "dead")
-        if not callable(target):
-            raise ConfigError(f"handler: {reference}: the class has no method __call__")
-    plain = inspect.isroutine(target) or isinstance(target, functools.partial)
-    function = target if plain else target.__call__
-    is_async = inspect.iscoroutinefunction(function)
-    if inspect.iscoroutinefunction(dead) and not is_async:
-        raise ConfigError(f"handler: {reference}: dead() is `async def`, so __call__ must be, too")
-    if mark := mark_of(getattr(function, "func", function)):
-        batches = make_batching(reference, target, function, mark)
-        _check_size(config, reference, batches)
-        call = one_by_one(batches, is_async)
-        return Handler(reference, call, is_async, close, dead, batches)
-    return Handler(reference, make_call(reference, target, function), is_async, close, dead)
+    return Handler(
+        reference,
+        signature.call_of(target),
+        signature.is_async,
+        close,
+        dead,
+        signature.batching_of(target),
+    )
 
 
 def _method(target: Any, name: str) -> Callable[..., Any] | None:
     found = getattr(target, name, None)
     return found if callable(found) else None
-
-
-def _check_size(config: Config, reference: str, batching: Batching) -> None:
-    if batching.size > config.workers.in_flight:
-        raise ConfigError(
-            f"handler: {reference}: a batch of {batching.size} records never fills, because"
-            f" workers.in_flight is {config.workers.in_flight}; raise it, or lower the batch's size"
-        )
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,24 +1,19 @@
-"""The parameters of a handler, and the call that fits them."""
+"""What a handler takes, and the calls that fit it."""
 
 import inspect
-import types
-import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from kworker.core.batch import BatchFailed, BatchMark
+from kworker.core.batch import BatchFailed, BatchMark, mark_of
 from kworker.core.bisection import ends_around, returned
-from kworker.core.message import Undecodable
-from kworker.errors import ConfigError
 from kworker.message import Message
+from kworker.worker.handlers.handler_class import check_class
+from kworker.worker.handlers.parameters import Parameter, function_of, read_parameters
+from kworker.worker.handlers.unfit_handler import Definition
+from kworker.worker.handlers.value_type import ValueType
 
 Call = Callable[[Message], Any]
-
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_LISTS = (list, Sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,61 +29,117 @@ class Batching:
     call: Callable[[list[Any], list[Message]], Any]  # with the items, and their messages
 
 
-def make_call(reference: str, target: Any, function: Any) -> Call:
-    """Returns a function that calls the handler `target` with the arguments for one message.
+@dataclass(frozen=True, slots=True)
+class HandlerSignature:
+    """What a handler takes, as its code says: a message, a value that is built from it, or both.
 
-    `function` is the function or method that has the handler's parameters. Raises ConfigError if
-    the parameters are not those of a handler.
+    `value` is None if it takes the message itself. `mark` is that of a batch handler, which takes
+    lists of them.
     """
-    parameters = _parameters(reference, function)
-    if typing.get_origin(parameters[0]) in _LISTS:
-        raise ConfigError(
-            f"handler: {reference}: a handler that takes a list is to be decorated with @batch()"
-        )
-    model = _model(parameters[0])
-    if model is None:
-        if len(parameters) != 1:
-            raise ConfigError(
-                f"handler: {reference}: a handler takes the message, or a pydantic model of its"
-                " value, or both: (model, message)"
-            )
-        return typing.cast(Call, target)
-    two = len(parameters) == 2
 
-    def typed(message: Message) -> Any:
-        decoded = decode(model, message)
-        return target(decoded, message) if two else target(decoded)
+    is_async: bool
+    value: ValueType | None
+    with_message: bool  # beside the value
+    mark: BatchMark | None
 
-    return typed
+    def call_of(self, target: Any) -> Call:
+        """Returns a function that calls the handler `target` for one message."""
+        if (batching := self.batching_of(target)) is not None:
+            return _one_by_one(batching, self.is_async)
+        if self.value is None:
+            call: Call = target
+            return call
+        build, with_message = self.value.build, self.with_message
+
+        def typed(message: Message) -> Any:
+            built = build(message)
+            return target(built, message) if with_message else target(built)
+
+        return typed
+
+    def batching_of(self, target: Any) -> Batching | None:
+        """Returns the settings of a batch handler; None if `target` takes single records."""
+        if self.mark is None:
+            return None
+        with_messages = self.with_message
+        item = self.value.build if self.value else _itself
+
+        def call(items: list[Any], messages: list[Message]) -> Any:
+            return target(items, messages) if with_messages else target(items)
+
+        return Batching(self.mark.size, self.mark.wait_s, item, call)
 
 
-def make_batching(reference: str, target: Any, function: Any, mark: BatchMark) -> Batching:
-    """Returns the settings of a batch handler.
+def read_signature(reference: str, found: Any) -> HandlerSignature:
+    """Returns what a function, class or instance takes, without a call of any.
 
-    Raises ConfigError if the handler's parameters are not those of a batch handler.
+    Raises UnfitHandler if kworker cannot call it with a record.
     """
-    parameters = _parameters(reference, function)
-    if _model(parameters[0]):
-        name = parameters[0].__name__
-        raise ConfigError(f"handler: {reference}: a batch handler takes list[{name}], not {name}")
-    model = _model(next(iter(typing.get_args(parameters[0])), None))
-    two = len(parameters) == 2
-    if two and model is None:
-        raise ConfigError(
-            f"handler: {reference}: a batch handler takes one list, of messages or of pydantic"
-            " models; or two lists: of the models, then of their messages"
+    function = function_of(found)
+    mark = mark_of(getattr(function, "func", function))
+    name = _name_of(reference) if function is found else "__call__"
+    is_async = inspect.iscoroutinefunction(function)
+    definition = Definition(reference, name, is_async, mark is not None)
+    if function is None:
+        line = f"write: {definition.of_messages}"
+        raise definition.refusal("is a class without a method __call__", line)
+    if inspect.isclass(found):
+        check_class(definition, found)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise definition.refusal(
+            "is a generator, because of its yield", "return a list of results instead"
         )
-
-    def item(message: Message) -> Any:
-        return decode(model, message) if model else message
-
-    def call(items: list[Any], messages: list[Message]) -> Any:
-        return target(items, messages) if two else target(items)
-
-    return Batching(mark.size, mark.wait_s, item, call)
+    parameters = read_parameters(definition, function)
+    return HandlerSignature(is_async, *_value_and_message(definition, parameters), mark)
 
 
-def one_by_one(batching: Batching, is_async: bool) -> Call:
+def _value_and_message(
+    definition: Definition, parameters: list[Parameter]
+) -> tuple[ValueType | None, bool]:
+    """Returns the type that is built from the value, and whether the message is passed, too."""
+    first, second = [*parameters, None][:2]
+    assert first is not None
+    if first.is_built:
+        if second is None or second.is_message:
+            return _value_type(definition, first), second is not None
+        message = "messages: list[Message]" if definition.is_batch else "message: Message"
+        raise definition.refusal(
+            f"has {second.written} where the message is passed",
+            f"write: {definition.of(first.written, message)}; give others defaults",
+        )
+    if not first.is_message:
+        raise definition.refusal(
+            f"takes {first.written}, which is not made from a record",
+            f"write: {definition.of_messages}, or {definition.built(first.name)}, where a"
+            " dataclass or a pydantic model may stand for dict",
+        )
+    if second is None:
+        return None, False
+    if second.is_built:
+        raise definition.refusal(
+            f"takes the message before {second.written}",
+            f"write: {definition.of(second.written, first.written)}",
+        )
+    raise definition.refusal(
+        f"has two parameters, {first.written} and {second.written}, and no type for the first",
+        f"write: {definition.built(first.name, second.name)}, where a dataclass or a pydantic model"
+        " may stand for dict",
+    )
+
+
+def _value_type(definition: Definition, parameter: Parameter) -> ValueType:
+    try:
+        return ValueType(parameter.type)
+    except Exception as error:  # noqa: BLE001 - types may have code of their own for pydantic
+        words = str(error).splitlines() or [type(error).__name__]
+        raise definition.refusal(
+            f"takes {parameter.written}, which pydantic cannot build:"
+            f" {words[0].partition('. ')[0]}",
+            f"change that type, or write: {definition.of_messages}",
+        ) from None
+
+
+def _one_by_one(batching: Batching, is_async: bool) -> Call:
     """Returns a function that calls a batch handler with a batch of one message."""
 
     def call(message: Message) -> Any:
@@ -108,57 +159,16 @@ def one_by_one(batching: Batching, is_async: bool) -> Call:
     return call_async if is_async else call
 
 
-def decode(model: type[BaseModel], message: Message) -> BaseModel:
-    """Decodes a message's value. Raises Undecodable if the value does not fit `model`.
-
-    The text of the exception does not quote the value.
-    """
-    try:
-        return model.model_validate_json(message.value or b"null")
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "its top level"
-        raise Undecodable(
-            f"the value does not fit {model.__name__} at {where}: {first['msg']}"
-        ) from None
-
-
 def _end(end: Any) -> Any:
     if isinstance(end, BaseException):
         raise end
     return end
 
 
-def _parameters(reference: str, function: Any) -> list[Any]:
-    """Returns the types of a handler's parameters without a default.
-
-    Raises ConfigError unless there are one or two of them.
-    """
-    every = inspect.signature(function).parameters.values()
-    required = [p for p in every if p.default is p.empty and p.kind not in _REST]
-    if named := [p.name for p in required if p.kind is p.KEYWORD_ONLY]:
-        raise ConfigError(
-            f"handler: {reference}: keyword-only parameter {named[0]!r} needs a default"
-        )
-    if not 1 <= len(required) <= 2:
-        raise ConfigError(
-            f"handler: {reference}: expected one or two parameters without a default,"
-            f" found {len(required)}"
-        )
-    return [_hint(function, p.annotation) for p in required]
+def _itself(message: Message) -> Message:
+    return message
 
 
-def _hint(function: Any, annotation: Any) -> Any:
-    """Returns the type of an annotation; None if its name exists for type checkers only."""
-    scope = getattr(getattr(function, "func", function), "__globals__", {})
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    try:
-        return typing.get_type_hints(holder, globalns=scope)["it"]
-    except NameError:
-        return None
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return annotation
-    return None
+def _name_of(reference: str) -> str:
+    name = reference.rpartition(":")[2].rpartition(".")[2]
+    return name if name.isidentifier() else "handle"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from kworker.core.batch import NOT_ATTEMPTED, BatchFailed, NotAttempted, batch, mark_of
+from kworker.core.batch import NOT_ATTEMPTED, BatchFailed, NotAttempted, batch
 from kworker.core.lanes import Lanes
 from kworker.core.message import Undecodable
 from kworker.core.outcome import (
@@ -30,7 +30,7 @@ from kworker.worker.handlers.batch_pool import BatchPool, BatchRunners, LoopRunn
 from kworker.worker.handlers.batch_run import HandlerBatch, make_async_run_batch, make_run_batch
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
-from kworker.worker.handlers.signature import Batching, make_batching
+from kworker.worker.handlers.signature import Batching, read_signature
 from kworker.worker.topic_limits import TopicLimits
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
@@ -165,9 +165,9 @@ class Bench:
 
 
 def batching_of(function: Any, size: int, wait: str = HOUR) -> Batching:
-    mark = mark_of(batch(size=size, wait=wait)(function))
-    assert mark is not None
-    return make_batching("f", function, function, mark)
+    batching = read_signature("f", batch(size=size, wait=wait)(function)).batching_of(function)
+    assert batching is not None
+    return batching
 
 
 Benches = Callable[..., Bench]

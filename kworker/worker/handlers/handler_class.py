@@ -1,0 +1,64 @@
+"""Classes of handlers: what kworker calls of them beside `__call__`, and what it refuses."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from kworker.worker.handlers.parameters import method_of, needed_parameters
+from kworker.worker.handlers.unfit_handler import Definition
+
+
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """A method that a class may have; `instead` is what to do if only this one is `async def`."""
+
+    name: str
+    arguments: tuple[str, ...]
+    instead: str
+
+    @property
+    def line(self) -> str:
+        return f"def {self.name}({', '.join(('self', *self.arguments))})"
+
+
+_HOOKS = (
+    _Hook("close", (), "write `def close`"),
+    _Hook("dead", ("message: Message", "error: BaseException"), "write `def dead`"),
+)
+
+
+def check_class(definition: Definition, found: type) -> None:
+    """Raises UnfitHandler if a class cannot be created, or has methods that cannot be called.
+
+    `definition` is that of its `__call__`.
+    """
+    try:
+        needed = [parameter.name for parameter in needed_parameters(found)]
+    except ValueError:  # it inherits from a class that is written in C
+        needed = []
+    if needed:
+        raise definition.refusal(
+            f"is a class whose __init__ needs {', '.join(needed)}",
+            "give defaults, since kworker creates it without arguments",
+        )
+    for hook in _HOOKS:
+        if callable(method := method_of(found, hook.name)):
+            _check_hook(definition, hook, method)
+
+
+def _check_hook(definition: Definition, hook: _Hook, method: Any) -> None:
+    is_async = inspect.iscoroutinefunction(method)
+    if is_async and not definition.is_async:
+        raise definition.refusal(
+            f"has {hook.name}() as `async def`, and __call__ is none",
+            f"make __call__ `async def`, too, or {hook.instead}",
+        )
+    try:
+        inspect.signature(method).bind(*hook.arguments)
+    except ValueError:
+        pass  # written in C
+    except TypeError:
+        line = f"async {hook.line}" if is_async else hook.line
+        raise definition.refusal(
+            f"has a method {hook.name} with other parameters", f"write: {line}"
+        ) from None
