@@ -241,10 +241,12 @@ class Replay:
 
 def _load(config: Config) -> Handlers:
     try:
-        return loader.load(config)
+        handlers = loader.load(config)
+        handlers.open(config.workers.handler_timeout).result()
+        return handlers
     except ConfigError:
         raise
-    except Exception as error:  # a class's __init__ may raise anything
+    except Exception as error:  # __init__ and open may raise anything
         raise KworkerError(f"the handler cannot be made: {Failure.of(error)}") from error
 
 

@@ -61,14 +61,31 @@ def run(
         loaded = _configured(config, settings or {}, given, Path(folder))
         if config is not None:
             _make_importable(loaded)
-        handlers = loader.load(loaded) if handler is None else loader.of_callable(loaded, handler)
-        service = MemoryService(loaded, handlers, [_raw(record, loaded) for record in given])
+        service = _served(loaded, handler, given, limit_s, timeout_s)
+    return _report(service, loaded)
+
+
+def _served(
+    config: Config,
+    handler: Callable[..., Any] | None,
+    given: list[Message],
+    limit_s: float,
+    timeout_s: float,
+) -> MemoryService:
+    """Runs a service over all records, from the opening of its handlers to their close."""
+    handlers = loader.load(config) if handler is None else loader.of_callable(config, handler)
+    handlers.open(timeout_s).result()
+    try:
+        service = MemoryService(config, handlers, [_raw(record, config) for record in given])
         try:
             service.run(limit_s, timeout_s)
         finally:
             service.stop()
-        handlers.close()
-    return _report(service, loaded)
+    except BaseException:
+        handlers.abandon()
+        raise
+    handlers.close()
+    return service
 
 
 def _configured(

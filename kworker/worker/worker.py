@@ -50,7 +50,7 @@ _RECORDED = (signal.SIGTERM, signal.SIGUSR2)
 # An arena a thread keeps what each once used; under the interpreter's lock two are as fast.
 _M_ARENA_MAX, _ARENAS = -8, 2
 _GC_THRESHOLDS = (10_000, 20, 100)
-_BUILD_AGAIN_S = (1.0, 30.0)  # a handler's __init__ that raised: first wait, longest wait
+_BUILD_AGAIN_S = (1.0, 30.0)  # a handler's __init__ or open that raised: first, longest wait
 _ASK_EVERY_S = 2.0
 _TURN_S = 0.005
 _SETTLE_SHARE = 0.2  # of drain_timeout, at most _SETTLE_MOST_S: kept for publish and commit
@@ -151,24 +151,39 @@ class Worker:
             )
 
     def _build_handlers(self) -> Handlers | None:
-        """Makes the handlers; if that fails, tries again after a pause.
+        """Makes and opens the handlers; if that fails, tries again after a pause.
 
-        Returns None if a drain begins before the handlers are made. A ConfigError is not tried
-        again, but raised.
+        Returns None if a drain begins before that is done. A ConfigError is not tried again, but
+        raised.
         """
         wait_s, most_s = _BUILD_AGAIN_S
         while True:
             try:
-                return loader.load(self._config)
+                handlers = loader.load(self._config)
+                return handlers if self._open(handlers) else None
             except ConfigError:
                 raise
-            except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
+            except Exception as error:  # noqa: BLE001 - __init__ and open may raise anything
                 failure = Failure.of(error)
             _LOG.warning(f"the handler cannot be made, next try in {wait_s:g} s: {failure}")
             self._say((f"the handler cannot be made: {failure}",))
             if self._pause(wait_s):
                 return None
             wait_s = min(most_s, wait_s * 2)
+
+    def _open(self, handlers: Handlers) -> bool:
+        """Has the handlers' event loop await every `open`; returns False if a drain begins.
+
+        Writes no heartbeat meanwhile, as none is written during an `__init__`: one that blocks
+        the loop for ever must be found.
+        """
+        opening = handlers.open(self._config.workers.handler_timeout)
+        opening.add_done_callback(lambda _: os.write(self._wakes_fd, b"\0"))
+        while not opening.done():
+            if self._wait(_TITLE_EVERY_S):
+                return False
+        opening.result()
+        return True
 
     def _pause(self, seconds: float) -> bool:
         """Waits for `seconds`, and writes heartbeats meanwhile.

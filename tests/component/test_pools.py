@@ -18,6 +18,7 @@ from kworker.message import Message
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
+from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
@@ -69,29 +70,29 @@ class Work:
         self.dead(message, error)
 
 
-def threads(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
+def threads(work_: Work, slot: Slot, encoder: ResultEncoder, _loop: HandlerLoop) -> Any:
     handlers = Handlers(Handler("h", work_.one, is_async=False, dead=work_.dead), {})
     hands = [slot.hand(i) for i in range(THREADS)]
     return ThreadPool(make_invoke(handlers, encoder, 300.0), hands)
 
 
-def loop(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
+def loop(work_: Work, slot: Slot, encoder: ResultEncoder, loop: HandlerLoop) -> Any:
     handlers = Handlers(
         Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead_aside), {}
     )
     hands = [slot.hand(i) for i in range(HANDS)]
-    return AsyncPool(make_async_invoke(handlers, encoder, 300.0), hands)
+    return AsyncPool(make_async_invoke(handlers, encoder, 300.0), hands, loop)
 
 
-def batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
+def batches(work_: Work, slot: Slot, encoder: ResultEncoder, _loop: HandlerLoop) -> Any:
     made = (_batch_handlers(work_.many, work_, is_async=False), encoder, 300.0, 4)
     crew = ThreadRunners(make_run_batch(*made), 2)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
 
-def async_batches(work_: Work, slot: Slot, encoder: ResultEncoder) -> Any:
+def async_batches(work_: Work, slot: Slot, encoder: ResultEncoder, loop: HandlerLoop) -> Any:
     made = (_batch_handlers(work_.many_aside, work_, is_async=True), encoder, 300.0, 4)
-    crew = LoopRunners(make_async_run_batch(*made), 2)
+    crew = LoopRunners(make_async_run_batch(*made), 2, loop)
     return BatchPool(made[0], crew, [slot.hand(i) for i in range(HANDS)])
 
 
@@ -123,9 +124,9 @@ def batched(request: pytest.FixtureRequest) -> Iterator[Running]:
     yield from _running(batches)
 
 
-def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Running]:
+def _running(kind: Callable[[Work, Slot, ResultEncoder, HandlerLoop], Any]) -> Iterator[Running]:
     """Makes a worker over a topic of two partitions, each record of a key of its own."""
-    made: list[tuple[Any, Work]] = []
+    made: list[tuple[Any, Work, HandlerLoop]] = []
 
     def make(records: int = RECORDS, **options: Any) -> tuple[Bench, Work]:
         work_ = Work()
@@ -137,17 +138,21 @@ def _running(kind: Callable[[Work, Slot, ResultEncoder], Any]) -> Iterator[Runni
         facts = TopicLimits([RESULTS])
         facts.update({RESULTS: 1 << 20}, {RESULTS: 1})
         slot = Scoreboard(1, HANDS).slots[0]
-        pool = kind(work_, slot, ResultEncoder(RESULTS, [], facts))
-        made.append((pool, work_))
+        own_loop = HandlerLoop()
+        own_loop.start()
+        pool = kind(work_, slot, ResultEncoder(RESULTS, [], facts), own_loop)
+        made.append((pool, work_, own_loop))
         bench = Bench(kafka, ["foo"], pool=pool, **options)
         pool.start()
         bench.poll_loop.dispatch.start()
         return bench, work_
 
     yield make
-    for pool, work_ in made:
+    for pool, work_, own_loop in made:
         work_.release()
         pool.stop()
+        own_loop.end()
+        own_loop.join(WAIT_S)
 
 
 def filled(bench: Bench, work_: Work) -> None:

@@ -78,6 +78,14 @@ class Broken:
 
     def __call__(self, message):
         return {}
+
+class Unopened:
+    async def open(self):
+        if os.path.exists("broken"):
+            raise ConnectionError("no database")
+
+    async def __call__(self, message):
+        return {}
 """
 WAIT_S = 60.0
 
@@ -374,12 +382,13 @@ def test_a_drain_begins_no_suspect_and_lets_running_ones_end(bench: Callable[...
     ward.until(lambda: ward.cell is None)
 
 
+@pytest.mark.parametrize("handler", ["Broken", "Unopened"])
 def test_a_handler_that_cannot_be_made_convicts_no_record(
-    bench: Callable[..., Bench], tmp_path: Path
+    bench: Callable[..., Bench], tmp_path: Path, handler: str
 ):
     """The database it needs is down, which is no fault of any record."""
     (tmp_path / "broken").touch()
-    ward = bench("Broken")
+    ward = bench(handler)
     ward.suspect("good")
     ward.until(lambda: "ConnectionError: no database" in ward.ward.problem)
     ward.until(lambda: ward.cell is None)

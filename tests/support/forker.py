@@ -13,6 +13,7 @@ from pathlib import Path
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.message import Message
 from kworker.worker.handlers.fork_guard import ForkGuard
+from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.topic_limits import TopicLimits
 from tests.component.test_pools import HANDS, KINDS, SIZE, Work
@@ -51,7 +52,9 @@ facts = TopicLimits(["results"])
 facts.update({"results": 1000}, {"results": 1})
 work = Forking(Path(path))
 work.release()
-pool = KINDS[kind](work, slot, ResultEncoder("results", [], facts))
+loop = HandlerLoop()
+loop.start()
+pool = KINDS[kind](work, slot, ResultEncoder("results", [], facts), loop)
 guard = ForkGuard(slot)
 guard.install(pool)
 pool.start()

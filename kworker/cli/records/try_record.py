@@ -1,6 +1,7 @@
 """`kworker try`: runs one record through the handler, here, and writes nothing."""
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from kworker.core.duration import format_duration
 from kworker.core.failure import Failure
 from kworker.core.headers import Envelope, Forged, without_foreign
 from kworker.core.message import Fields, RawMessage, headers_of
-from kworker.core.outcome import Outcome, Results
+from kworker.core.outcome import Failed, Outcome, Results
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode, KworkerError, UsageError
 
@@ -35,7 +36,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 TIMEOUT_S = 20.0
-_CALLERS = (f"{Path(__file__).parents[2]}/", f"{Path(asyncio.__file__).parent}/")
+_CALLERS = tuple(
+    f"{folder}/"
+    for folder in (
+        Path(__file__).parents[2],
+        Path(asyncio.__file__).parent,
+        Path(concurrent.futures.__file__).parent,
+    )
+)
 _PLACE = re.compile(r"([\w.-]+):(\d+):(\d+)")
 
 
@@ -188,11 +196,13 @@ def _run(config: Config, handlers: "Handlers", record: Record) -> HandlerTrial:
 
 
 def _handlers(config: Config) -> "Handlers":
-    """Loads the handlers. Raises KworkerError with the stack if a class cannot be created."""
+    """Loads and opens handlers. Raises KworkerError with the stack if a class cannot be created."""
     from kworker.worker.handlers.loader import load
 
     try:
-        return load(config)
+        handlers = load(config)
+        handlers.open(config.workers.handler_timeout).result()
+        return handlers
     except KworkerError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
@@ -222,10 +232,19 @@ def _invoke(config: Config, handlers: "Handlers") -> "Invoke":
         return make_invoke(handlers, encoder, timeout_s, attempts)
     invoke = make_async_invoke(handlers, encoder, timeout_s, attempts)
 
-    async def on_loop(record: Record, began_ns: int) -> Outcome:
-        return await invoke(record, began_ns)
+    async def caught(record: Record, began_ns: int) -> Outcome:
+        try:
+            return await invoke(record, began_ns)
+        except BaseException as error:  # noqa: BLE001 - SystemExit would interrupt the loop
+            return Failed(error)
 
-    return lambda record, began_ns: asyncio.run(on_loop(record, began_ns))
+    def run(record: Record, began_ns: int) -> Outcome:
+        outcome = handlers.loop.run(lambda: caught(record, began_ns)).result()
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        return outcome
+
+    return run
 
 
 def _from_users_code(frames: TracebackType | None) -> TracebackType | None:

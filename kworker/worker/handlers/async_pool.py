@@ -28,7 +28,8 @@ class AsyncPool:
     from the right.
     """
 
-    def __init__(self, invoke: AsyncInvoke, hands: Sequence[Hand]) -> None:
+    def __init__(self, invoke: AsyncInvoke, hands: Sequence[Hand], loop: HandlerLoop) -> None:
+        """`loop` is the handlers' own, which runs before the first record and after the last."""
         self._invoke = invoke
         self._hands = hands
         self._free = list(range(len(hands)))  # touched by the loop's thread only
@@ -37,10 +38,10 @@ class AsyncPool:
         self._unbegun: list[deque[Record]] = []  # runs that had not begun all records, last turn
         self._finished = 0  # by the loop's thread
         self._count = self.completed.new_run_times().add
-        self._loop = HandlerLoop()
+        self._loop = loop
 
     def start(self) -> None:
-        self._loop.start()
+        """Does nothing, because the loop runs since the handlers were opened."""
 
     def feed(self, take: Take) -> int:
         """Calls `take` for as many records as handlers may start now; returns their number."""
@@ -93,7 +94,8 @@ class AsyncPool:
         self._loop.after_fork_in_child(end)
 
     def stop(self) -> None:
-        """Lets no further handler begin; running handlers are left suspended."""
+        """Lets no further handler begin; those that run go on."""
+        self.withdraw(())
         self._loop.stop()
 
     def _free_now(self) -> int:

@@ -185,14 +185,14 @@ class ThreadRunners:
 class LoopRunners:
     """Runs up to `concurrency` batches at once on one asyncio event loop."""
 
-    def __init__(self, run_batch: AsyncRunBatch, concurrency: int) -> None:
+    def __init__(self, run_batch: AsyncRunBatch, concurrency: int, loop: HandlerLoop) -> None:
         self.most = concurrency
         self.done: deque[HandlerBatch] = deque()
         self._run_batch = run_batch
-        self._loop = HandlerLoop()
+        self._loop = loop
 
     def start(self) -> None:
-        self._loop.start()
+        """Does nothing, because the loop runs since the handlers were opened."""
 
     def begin(self, batch: HandlerBatch) -> None:
         self._loop.call(self._spawn, batch)

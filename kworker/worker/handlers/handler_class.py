@@ -22,6 +22,7 @@ class _Hook:
 
 
 _HOOKS = (
+    _Hook("open", (), "open what it needs in __init__"),
     _Hook("close", (), "write `def close`"),
     _Hook("dead", ("message: Message", "error: BaseException"), "write `def dead`"),
 )
@@ -46,6 +47,14 @@ def check_class(definition: Definition, found: type) -> None:
             _check_hook(definition, hook, method)
 
 
+def opens_on_loop(target: Any) -> bool:
+    """Returns True if an instance has a method `open` that its event loop is to await.
+
+    A plain `def open` is the class's own affair: `__init__` can do what it does.
+    """
+    return inspect.iscoroutinefunction(getattr(target, "open", None))
+
+
 def _check_hook(definition: Definition, hook: _Hook, method: Any) -> None:
     is_async = inspect.iscoroutinefunction(method)
     if is_async and not definition.is_async:
@@ -53,6 +62,8 @@ def _check_hook(definition: Definition, hook: _Hook, method: Any) -> None:
             f"has {hook.name}() as `async def`, and __call__ is none",
             f"make __call__ `async def`, too, or {hook.instead}",
         )
+    if hook.name == "open" and not is_async:
+        return
     try:
         inspect.signature(method).bind(*hook.arguments)
     except ValueError:

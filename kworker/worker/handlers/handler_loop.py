@@ -4,36 +4,49 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
 _LOG = structlog.get_logger()
 
 _LOG_EVERY_S = 10.0
+_Returned = TypeVar("_Returned")
 
 
 class HandlerLoop:
     """A thread with an asyncio event loop that runs the coroutines of handlers.
 
-    After `stop` no further coroutine begins, and the running ones are left suspended.
+    After `stop` nothing is called any more, but what runs goes on. At the `end`, the thread cancels
+    what still runs, and closes the loop. Owned by `Handlers`.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_at = 0.0
-        self._stopped = False  # written by `stop`, before the loop is stopped
+        self._stopped = False  # read on the loop
+        self._ending = False
+        self._ended = False  # written on the loop
         self._thread = threading.Thread(target=self._serve, name="handlers", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def call(self, function: Callable[[Any], None], argument: Any) -> None:
-        """Calls `function(argument)` on the loop. Called by any thread."""
-        self._loop.call_soon_threadsafe(self._call, function, argument)
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls `function` in the next turn of the loop, unless stopped. Called by any thread."""
+        self._loop.call_soon_threadsafe(self._call, function, arguments)
+
+    def run(self, function: Callable[[], Awaitable[_Returned]]) -> "Future[_Returned]":
+        """Awaits what `function` returns, on the loop, also when stopped. Called by any thread."""
+
+        async def awaited() -> _Returned:
+            return await function()
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop)
 
     def spawn(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Starts the coroutine that `begin` makes, which must catch every exception.
@@ -44,6 +57,35 @@ class HandlerLoop:
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(partial(self._after_task, begin))
 
+    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
+        """Makes the loop of a forked child call `end` before any other coroutine runs there."""
+        # Callbacks of the loop's present round would run before a `call_soon`.
+        getattr(self._loop, "_ready", deque[Any]()).clear()
+        self._loop.call_soon(end)
+
+    def stop(self) -> None:
+        """Lets nothing further be called. Called by any thread."""
+        self._stopped = True
+
+    def end(self) -> None:
+        """Ends the thread, which closes the loop; does not block. Called by any thread.
+
+        A handler that blocks the loop keeps it from ending.
+        """
+        self.stop()
+        if self._ending:
+            return
+        self._ending = True
+        if self._thread.ident is None:
+            self._loop.close()
+        else:
+            self._loop.call_soon_threadsafe(self._end)
+
+    def join(self, timeout_s: float) -> None:
+        """Waits until the thread has ended, for `timeout_s` at most."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
     def _after_task(
         self, begin: Callable[[], Coroutine[Any, Any, None]], task: asyncio.Task[None]
     ) -> None:
@@ -52,33 +94,27 @@ class HandlerLoop:
         if task.cancelled() and not self._stopped:
             self.spawn(begin)
 
-    def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes the loop of a forked child call `end` before any other coroutine runs there."""
-        # Callbacks of the loop's present round would run before a `call_soon`.
-        getattr(self._loop, "_ready", deque[Any]()).clear()
-        self._loop.call_soon(end)
-
-    def stop(self) -> None:
-        """Stops the loop; does not block. Called by any thread."""
-        self._stopped = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-
-    def _call(self, function: Callable[[Any], None], argument: Any) -> None:
-        # A coroutine made in the loop's last round would never be awaited.
+    def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         if not self._stopped:
-            function(argument)
+            function(*arguments)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._loop.stop()
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        while not self._stopped:
-            try:
-                self._loop.run_forever()
-            except BaseException as raised:  # noqa: BLE001 - a task of a handler's may call sys.exit
-                cause = f"raised {type(raised).__name__}"
-            else:
-                cause = "stopped it"
-            if not self._stopped:
-                self._log_stop(cause)
+        # On leaving, a runner cancels the tasks that are left, and closes the loop.
+        with asyncio.Runner(loop_factory=lambda: self._loop):
+            asyncio.set_event_loop(self._loop)
+            while not self._ended:
+                try:
+                    self._loop.run_forever()
+                except BaseException as raised:  # noqa: BLE001 - a task may call sys.exit
+                    cause = f"raised {type(raised).__name__}"
+                else:
+                    cause = "stopped it"
+                if not self._ended:
+                    self._log_stop(cause)
 
     def _log_stop(self, cause: str) -> None:
         if (now := time.monotonic()) >= self._log_at:

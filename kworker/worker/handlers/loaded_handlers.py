@@ -1,13 +1,21 @@
-"""The handlers of one process, found by the topic of a record."""
+"""The handlers of one process: found by topic, opened and closed on their event loop."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kworker.message import Message
+from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.signature import Batching, Call
 
 OnDead = Callable[[Message, BaseException], Any]
+CLOSE_S = 5.0  # for an `async def close`
+_JOIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -17,15 +25,19 @@ class Handler:
     name: str
     call: Call  # of a batch handler: a batch of one
     is_async: bool
-    close: Callable[[], None] | None = None
+    close: Callable[[], Any] | None = None  # may be a coroutine function, of an async handler
     dead: OnDead | None = (
         None  # called before a dead letter; of an async handler, it may return an awaitable
     )
     batching: Batching | None = None
+    open: Callable[[], Awaitable[Any]] | None = None  # of an async handler
 
 
 class Handlers:
-    """The handlers of one process, each found by the source topic of its records."""
+    """The handlers of one process, each found by the source topic of its records.
+
+    Owns the event loop of `async def` handlers, from `open` to `close`.
+    """
 
     def __init__(self, default: Handler | None, routes: Mapping[str, Handler]) -> None:
         self._default = default
@@ -35,6 +47,11 @@ class Handlers:
     @property
     def is_async(self) -> bool:
         return self._all[0].is_async
+
+    @cached_property
+    def loop(self) -> HandlerLoop:
+        """The event loop of `async def` handlers; `def` handlers need none."""
+        return HandlerLoop()
 
     @property
     def only(self) -> Call | None:
@@ -72,7 +89,72 @@ class Handlers:
         handler = self._routes.get(topic, self._default)
         return handler.dead if handler else None
 
+    def open(self, timeout_s: float) -> "Future[None]":
+        """Starts the event loop of `async def` handlers, where every `open` is awaited.
+
+        Called after the fork, before the first record. If an `open` raises, or takes longer than
+        `timeout_s`, the others are closed, the loop ends, and the future has the exception.
+        """
+        opened: Future[None] = Future()
+        if self.is_async:
+            self.loop.start()
+            opened = self.loop.run(lambda: self._open(timeout_s))
+            opened.add_done_callback(lambda _: self.abandon() if opened.exception() else None)
+        else:
+            opened.set_result(None)
+        return opened
+
     def close(self) -> None:
-        """Closes every handler, at the end of a drain. Raises whatever their `close` raises."""
-        for close in {handler.close for handler in self._all if handler.close}:
+        """Closes every handler at the end of a drain, and then the event loop.
+
+        Raises whatever their `close` raises. An `async def close` runs for CLOSE_S at most.
+        """
+        with ExitStack() as ending:
+            if self.is_async:
+                ending.callback(self.loop.join, _JOIN_S)
+            ending.callback(self.abandon)
+            for close in self._closes:
+                ending.callback(self._close, close)
+
+    def abandon(self) -> None:
+        """Ends the event loop, if there is one, without closing the handlers. Does not block."""
+        if self.is_async:
+            self.loop.end()
+
+    @property
+    def _closes(self) -> list[Callable[[], Any]]:
+        return [close for handler in dict.fromkeys(self._all) if (close := handler.close)]
+
+    async def _open(self, timeout_s: float) -> None:
+        async with AsyncExitStack() as opened:
+            for handler in dict.fromkeys(self._all):
+                if handler.open:
+                    await _limited("open", handler.open, timeout_s)
+                if handler.close:
+                    opened.push_async_callback(_awaited, handler.close)
+            opened.pop_all()
+
+    def _close(self, close: Callable[[], Any]) -> None:
+        if inspect.iscoroutinefunction(close):
+            closing = self.loop.run(lambda: _limited("close", close, CLOSE_S))
+            closing.result(CLOSE_S + _JOIN_S)  # a handler may block the loop
+        else:
             close()
+
+
+async def _limited(name: str, function: Callable[[], Awaitable[Any]], limit_s: float) -> None:
+    """Awaits a method of a handler. Raises TimeoutError if it takes longer than `limit_s`."""
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            await function()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"{name}() did not end within {limit_s:g} s") from None
+
+
+async def _awaited(close: Callable[[], Any]) -> None:
+    called = close()
+    if inspect.isawaitable(called):
+        await called

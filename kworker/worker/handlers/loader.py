@@ -8,6 +8,7 @@ from typing import Any
 
 from kworker.config.model import Config
 from kworker.errors import ConfigError
+from kworker.worker.handlers.handler_class import opens_on_loop
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.signature import HandlerSignature, read_signature
 from kworker.worker.handlers.unfit_handler import UnfitHandler
@@ -90,9 +91,10 @@ def find(reference: str) -> Any:
 
 
 def _handler(reference: str, found: Any, signature: HandlerSignature) -> Handler:
-    target, close, dead = found, None, None
+    target, close, dead, open_ = found, None, None, None
     if inspect.isclass(found):
         target = found()
+        open_ = _method(target, "open") if opens_on_loop(target) else None
         close, dead = _method(target, "close"), _method(target, "dead")
     return Handler(
         reference,
@@ -101,6 +103,7 @@ def _handler(reference: str, found: Any, signature: HandlerSignature) -> Handler
         close,
         dead,
         signature.batching_of(target),
+        open_,
     )
 
 

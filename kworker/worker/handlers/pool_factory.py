@@ -26,21 +26,24 @@ def make_pool(
 ) -> HandlerPool:
     """Makes the pool that fits the handlers: threads, an event loop, or batches on either.
 
-    Batches wait on `clock`, in seconds.
+    Batches wait on `clock`, in seconds. Handlers on an event loop must have been opened.
     """
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
     count = config.workers.concurrency if handlers.is_async else config.workers.threads
     if handlers.batchings:
         hands = [slot.hand(i) for i in range(slot.hands)]
         runners = (
-            LoopRunners(make_async_run_batch(handlers, encoder, timeout_s, attempts), count)
+            LoopRunners(
+                make_async_run_batch(handlers, encoder, timeout_s, attempts), count, handlers.loop
+            )
             if handlers.is_async
             else ThreadRunners(make_run_batch(handlers, encoder, timeout_s, attempts), count)
         )
         return BatchPool(handlers, runners, hands, clock)
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
-        return AsyncPool(make_async_invoke(handlers, encoder, timeout_s, attempts), hands)
+        invoke = make_async_invoke(handlers, encoder, timeout_s, attempts)
+        return AsyncPool(invoke, hands, handlers.loop)
     return ThreadPool(make_invoke(handlers, encoder, timeout_s, attempts), hands)
 
 

@@ -186,7 +186,8 @@ def _serve(setup: Setup, parent: Parent, board_fd: int) -> int:
     limits.update(setup.limits, {})
     try:
         handlers = loader.load(config)
-    except Exception as error:  # noqa: BLE001 - a class's __init__ may raise anything
+        handlers.open(config.workers.handler_timeout).result()
+    except Exception as error:  # noqa: BLE001 - __init__ and open may raise anything
         parent.send(LoadFailed(str(Failure.of(error))))
         return ExitCode.FAILURE
     parent.send(HandlersReady())

@@ -28,6 +28,7 @@ from kworker.instance.scoreboard import Scoreboard, Slot, Text
 from kworker.message import Message
 from kworker.worker.handlers.batch_pool import BatchPool, BatchRunners, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import HandlerBatch, make_async_run_batch, make_run_batch
+from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching, read_signature
@@ -84,6 +85,7 @@ class Bench:
         self._kind, self._at_once, self._count = kind, at_once, hands
         self.now = 1000.0
         self._lanes: deque[Record] = deque()
+        self._loop = HandlerLoop()
         self.slot: Slot = Scoreboard(1, hands).slots[0]
         self.slot.write_text(Text(known=(("orders", 0),)))
 
@@ -119,6 +121,11 @@ class Bench:
         outcomes = {record.offset: record.outcome for record in found}
         assert len(outcomes) == len(found)
         return outcomes
+
+    def stop(self) -> None:
+        self.pool.stop()
+        self._loop.end()
+        self._loop.join(WAIT_S)
 
     def held(self) -> list[int]:
         """What the scoreboard shows."""
@@ -156,7 +163,8 @@ class Bench:
         made = (handlers, ResultEncoder("results", [], facts), TIMEOUT_S, ATTEMPTS)
         crew: BatchRunners
         if self._async:
-            crew = LoopRunners(make_async_run_batch(*made), self._at_once)
+            self._loop.start()
+            crew = LoopRunners(make_async_run_batch(*made), self._at_once, self._loop)
         else:
             crew = ThreadRunners(make_run_batch(*made), self._at_once)
         hands = [self.slot.hand(i) for i in range(self._count)]
@@ -197,7 +205,7 @@ def _benches(kind: str) -> Iterator[Benches]:
 
     yield make
     for bench in made:
-        bench.pool.stop()
+        bench.stop()
 
 
 def records(*offsets: int, partition: Partition | None = None) -> list[Record]:
@@ -698,12 +706,10 @@ def test_a_stopped_pool_begins_no_batch(threads: Benches) -> None:
 
 
 def test_a_stopped_loop_begins_no_waiting_batch(loops: Benches) -> None:
-    """Its coroutines would never be awaited."""
+    """Another worker has its records."""
     bench, calls = loops(), Calls()
     bench.batches(calls, size=1)
     bench.pool.stop()
     bench.feed(records(0))
-    crew = bench.pool._runners
-    assert isinstance(crew, LoopRunners)
-    eventually(lambda: not crew._loop._thread.is_alive(), timeout_s=WAIT_S)
+    bench.stop()
     assert calls.made == []

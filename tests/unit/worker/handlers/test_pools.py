@@ -16,6 +16,7 @@ from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.completions import CompletionQueue
+from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.thread_pool import ThreadPool
 from tests.support.records import a_partition, a_record
@@ -78,7 +79,6 @@ def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools
             return outcome
 
         pool: AsyncPool = loops(coroutine)
-        pool.start()
         return pool
 
     return make
@@ -86,17 +86,19 @@ def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools
 
 @pytest.fixture
 def loops() -> Iterator[Pools]:
-    """Makes pools of one loop; the test starts them."""
-    pools: list[AsyncPool] = []
+    """Makes pools on loops, which end with the test."""
+    made: list[HandlerLoop] = []
 
     def make(work: Any, count: int = 10) -> AsyncPool:
         slot = Scoreboard(1, count).slots[0]
-        pools.append(AsyncPool(work, [slot.hand(i) for i in range(count)]))
-        return pools[-1]
+        made.append(HandlerLoop())
+        made[-1].start()
+        return AsyncPool(work, [slot.hand(i) for i in range(count)], made[-1])
 
     yield make
-    for pool in pools:
-        pool.stop()
+    for loop in made:
+        loop.end()
+        loop.join(WAIT_S)
 
 
 def a_run(*offsets: int) -> deque[Record]:
@@ -440,7 +442,6 @@ def test_coroutines_run_concurrently_and_return_their_outcomes(loops: Pools) -> 
         return outcomes[record.offset]
 
     pool = loops(work)
-    pool.start()
     pool.hand(a_run(0, 1, 2, 3, 4))
     assert {r.offset: r.outcome for r in ended(pool, 5)} == outcomes
 
@@ -454,7 +455,6 @@ def test_a_coroutines_exception_is_its_outcome(loops: Pools) -> None:
         return NO_RESULTS
 
     pool = loops(work)
-    pool.start()
     pool.hand(a_run(1, 2, 3))
     outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
     assert isinstance(outcomes[1], Failed)
@@ -480,7 +480,6 @@ def test_a_task_of_a_handler_that_exits_does_not_end_the_loop(loops: Pools) -> N
         return NO_RESULTS
 
     pool = loops(work)
-    pool.start()
     pool.hand(a_run(1, 2, 3, 4))
     outcomes = {record.offset: record.outcome for record in ended(pool, 4)}
     assert isinstance(outcomes[1], Failed)
@@ -501,7 +500,6 @@ def test_a_handler_that_cancels_every_task_takes_no_record_along(loops: Pools) -
         return NO_RESULTS
 
     pool = loops(work)
-    pool.start()
     pool.hand(a_run(1, 2, 3))
     outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
     assert isinstance(outcomes[1], Failed)
@@ -516,7 +514,6 @@ def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
         return NO_RESULTS
 
     pool = loops(work, 3)
-    pool.start()
     left = deque(a_run(*range(7)))
     assert pool.feed(from_left(left)) == 3
     assert pool.feed(from_left(left)) == 0
@@ -534,7 +531,6 @@ def test_a_busy_loops_unstarted_records_are_withdrawn(loops: Pools) -> None:
         return gates.work(record, began)  # keeps the loop
 
     pool = loops(work, 4)
-    pool.start()
     left = deque(a_run(0, 1, 2, 3, 4, 5))
     assert pool.feed(from_left(left)) == 4
     gates.until_begun(0)
@@ -553,7 +549,6 @@ def test_a_record_runs_on_the_loop_or_is_withdrawn_never_both(loops: Pools) -> N
         return NO_RESULTS
 
     pool = loops(work)
-    pool.start()
     either_ran_or_came_back(pool, ran)
 
 
@@ -566,28 +561,60 @@ def test_a_loop_begins_no_record_of_a_revoked_partition(loops: Pools) -> None:
 
     pool = loops(work)
     run = a_run(1)
-    pool.hand(run)
     run[0].partition.open = False
-    pool.start()
+    pool.hand(run)
     ended(pool, 1)
     assert begun == []
 
 
-def test_a_stopping_loop_begins_no_record(loops: Pools) -> None:
-    """A coroutine made in the loop's last round is never awaited, and Python says so."""
-    begun: list[int] = []
+def test_a_stopped_loop_begins_no_record(loops: Pools) -> None:
+    """Neither one that it was handed before, nor one that comes later; what runs goes on."""
+    gates = Gates()
+    gates.hold(0)
 
-    async def work(record: Record, _began: float) -> Outcome:
-        begun.append(record.offset)
+    async def work(record: Record, began: float) -> Outcome:
+        return gates.work(record, began)  # keeps the loop
+
+    pool = loops(work)
+    pool.hand(a_run(0))
+    gates.until_begun(0)
+    pool.hand(a_run(1))
+    pool.stop()
+    pool.hand(a_run(2))
+    gates.release(0)
+    assert [record.offset for record in ended(pool, 1)] == [0]
+    pool._loop.end()
+    pool._loop.join(WAIT_S)
+    assert gates.begun == [0]
+    assert pool._loop._tasks == set()
+
+
+def test_the_end_of_a_loop_cancels_what_still_runs(loops: Pools) -> None:
+    """Else the loop could not be closed, and Python would say so in the user's tests."""
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
         return NO_RESULTS
 
     pool = loops(work)
     pool.hand(a_run(1))
-    pool.stop()
-    pool.start()
-    eventually(lambda: not pool._loop._thread.is_alive(), timeout_s=WAIT_S)
-    assert begun == []
-    assert pool._loop._tasks == set()
+    assert begun.wait(WAIT_S)
+    pool._loop.end()
+    assert cancelled.wait(WAIT_S)
+    pool._loop.join(WAIT_S)
+    assert pool._loop._loop.is_closed()
+
+
+def test_a_loop_that_was_never_started_is_closed_too() -> None:
+    loop = HandlerLoop()
+    loop.end()
+    assert loop._loop.is_closed()
 
 
 @pytest.mark.parametrize("slow", [0, 7, 19])

@@ -331,6 +331,11 @@ REFUSED = [
         "give defaults, since kworker creates it without arguments",
     ),
     (
+        f"class notify:\n    async def open(self): ...\n{CALL}",
+        "has open() as `async def`, and __call__ is none",
+        "make __call__ `async def`, too, or open what it needs in __init__",
+    ),
+    (
         f"class notify:\n    async def close(self): ...\n{CALL}",
         "has close() as `async def`, and __call__ is none",
         "make __call__ `async def`, too, or write `def close`",
@@ -339,6 +344,11 @@ REFUSED = [
         f"class notify:\n    async def dead(self, message, error): ...\n{CALL}",
         "has dead() as `async def`, and __call__ is none",
         "make __call__ `async def`, too, or write `def dead`",
+    ),
+    (
+        f"class notify:\n    async def open(self, url): ...\n    async {CALL.strip()}\n",
+        "has a method open with other parameters",
+        "write: async def open(self)",
     ),
     (
         f"class notify:\n    def close(self, wait): ...\n{CALL}",

@@ -1,0 +1,159 @@
+"""Handlers on a real Kafka: given what they take, opened, and refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from kworker.core import headers as names
+from tests.support.kafka import messages
+from tests.support.service import Service, service
+from tests.support.waiting import eventually
+
+Topic = Callable[..., str]
+ONE = {"workers": {"processes": 1}}
+
+
+def send(bootstrap: str, topic: str, *values: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, f"k{number}".encode())
+    assert producer.flush(20) == 0
+
+
+def dead_letters(bootstrap: str, of: Service) -> list[tuple[str, str]]:
+    """Reason and message of each."""
+    found = [dict(raw.headers()) for raw in messages(bootstrap, f"{of.name}.dead")]
+    return [(each[names.REASON].decode(), each[names.MESSAGE].decode()) for each in found]
+
+
+def results(bootstrap: str, of: Service) -> list[Any]:
+    return [json.loads(raw.value()) for raw in messages(bootstrap, of.results)]
+
+
+TYPED = """
+from dataclasses import dataclass
+from decimal import Decimal
+
+@dataclass
+class Order:
+    id: int
+    total: Decimal
+
+def handle(order: Order, message):
+    return {"id": order.id, "total": str(order.total), "offset": message.offset}
+"""
+
+
+def test_a_dataclass_is_built_and_what_does_not_fit_is_named(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """In the dead letter, by the field."""
+    source = topic("typed", partitions=1)
+    send(
+        bootstrap,
+        source,
+        b'{"id": 1, "total": "1.10"}',
+        b'{"id": "2", "total": 1}',
+        None,
+    )
+    with service(tmp_path / "service", bootstrap, [source], handlers=TYPED, settings=ONE) as typed:
+        typed.serve()
+        typed.caught_up()
+        typed.ends_well()
+    assert results(bootstrap, typed) == [{"id": 1, "total": "1.10", "offset": 0}]
+    assert sorted(dead_letters(bootstrap, typed)) == [
+        (
+            "undecodable",
+            "the value does not fit Order at id: Input should be a valid integer",
+        ),
+        (
+            "undecodable",
+            "the value is null, which does not fit Order; Order | None does",
+        ),
+    ]
+
+
+OPENED = """
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+class Handler:
+    async def open(self):
+        if not (HERE / "database").exists():
+            raise ConnectionError("no database")
+        self.opened = True
+
+    async def __call__(self, message):
+        return {"opened": self.opened}
+
+    async def close(self):
+        (HERE / "closed").touch()
+
+handle = Handler
+"""
+
+
+def test_an_async_class_that_cannot_open_waits_red_and_goes_on(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """As one whose `__init__` fails: the next try may succeed; a drain closes it."""
+    source = topic("opened", partitions=1)
+    send(bootstrap, source, b"1", b"2")
+    folder = tmp_path / "service"
+    with service(folder, bootstrap, [source], handlers=OPENED, settings=ONE) as opened:
+        opened.start()
+        reason = "the handler cannot be made: ConnectionError: no database"
+        eventually(lambda: reason in opened.status().get("reasons", []), timeout_s=60)
+        assert opened.command("status").returncode == 1
+        (folder / "database").touch()
+        opened.is_running()
+        opened.caught_up()
+        assert not (folder / "closed").exists()
+        opened.ends_well()
+    assert results(bootstrap, opened) == [{"opened": True}] * 2
+    assert (folder / "closed").exists()
+
+
+def test_a_drain_ends_the_wait_for_a_handler_to_open(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """Also while an `open` waits for what does not come."""
+    handlers = (
+        "import asyncio\n"
+        "class handle:\n"
+        "    async def open(self):\n"
+        "        print('it opens', flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "    async def __call__(self, message): ...\n"
+    )
+    source = topic("opening", partitions=1)
+    with service(
+        tmp_path / "service", bootstrap, [source], handlers=handlers, settings=ONE
+    ) as opening:
+        opening.start()
+        eventually(lambda: "it opens" in opening.said(), timeout_s=60)
+        assert opening.stop() == 0
+
+
+def test_a_handler_that_cannot_be_called_ends_a_start(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """By `check` and `start`, in one line with the code to write."""
+    handlers = "def handle(order: int): ...\n"
+    with service(tmp_path / "service", bootstrap, [topic("refused")], handlers=handlers) as refused:
+        problem = "the Python reference handlers:handle takes order: int, which is not made from a"
+        step = "write: def handle(message: Message), or def handle(order: dict)"
+        checked = refused.command("check")
+        assert checked.returncode == 78
+        assert f"handler: {problem}" in checked.stdout
+        assert f"→ {step}" in checked.stdout
+        started = refused.command("start")
+        assert started.returncode == 78
+        [line] = started.stderr.splitlines()
+        assert line.startswith(f"kworker: handler: {problem}")
+        assert step in line
+        refused.is_gone()
