@@ -1,7 +1,8 @@
-"""Handlers on an event loop: opened before their first record, closed after the last."""
+"""Handlers on an event loop: opened before their first record, closed after the last, watched."""
 
 import asyncio
 import gc
+import re
 import sys
 import threading
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kworker.config.model import Config
 from kworker.core.batch import batch
@@ -233,3 +235,35 @@ def test_tasks_that_a_handler_left_are_cancelled_after_its_close() -> None:
 
     run(Handler, [1])
     assert events == ["closed", "cancelled"]
+
+
+# -- what blocks it -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_a_handler_that_blocks_the_loop_is_named_with_its_line(kind: str) -> None:
+    """It calls what is not made for asyncio, and all others wait for it."""
+    lines: list[Any] = []
+
+    def told() -> list[str]:
+        return [line["event"] for line in lines if "event loop" in line["event"]]
+
+    def blocked() -> None:
+        eventually(told, timeout_s=WAIT_S, what="the warning")
+
+    async def one(given: Message) -> None:
+        if given.offset == 3:
+            blocked()
+
+    @batch(size=5)
+    async def many(given: list[Message]) -> list[None]:
+        blocked()
+        return [None] * len(given)
+
+    with capture_logs() as logged:
+        lines = logged
+        run(one if kind == "records" else many, range(5))
+    [event] = told()
+    assert re.fullmatch(
+        r".*/waiting\.py:\d+ in eventually has blocked the event .* 1\.\d s: .*", event
+    )

@@ -1,4 +1,4 @@
-"""Handlers on a real Kafka: given what they take, opened, and refused."""
+"""Handlers on a real Kafka: given what they take, opened, watched, and refused."""
 
 import json
 from collections.abc import Callable
@@ -137,6 +137,40 @@ def test_a_drain_ends_the_wait_for_a_handler_to_open(
         opening.start()
         eventually(lambda: "it opens" in opening.said(), timeout_s=60)
         assert opening.stop() == 0
+
+
+BLOCKING = """
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+async def handle(message):
+    if message.value == b"blocks":
+        while not (HERE / "released").exists():
+            time.sleep(0.1)  # this line
+    return {"value": message.text()}
+"""
+
+
+def test_a_handler_that_blocks_the_loop_is_named_in_the_log(
+    tmp_path: Path, bootstrap: str, topic: Topic
+) -> None:
+    """By the line that a person must change, while it blocks."""
+    source = topic("blocking", partitions=1)
+    folder = tmp_path / "service"
+    send(bootstrap, source, b"before", b"blocks", b"after")
+    line = BLOCKING.splitlines().index("            time.sleep(0.1)  # this line") + 1
+    with service(folder, bootstrap, [source], handlers=BLOCKING, settings=ONE) as blocking:
+        blocking.serve()
+        words = "handlers.py:{} in handle has blocked the event loop for 1."
+        lines = (words.format(line), words.format(line - 1))
+        eventually(lambda: any(each in blocking.said() for each in lines), what="the warning")
+        (folder / "released").touch()
+        blocking.caught_up()
+        blocking.ends_well()
+    assert sum(map(blocking.said().count, lines)) == 1
+    assert len(results(bootstrap, blocking)) == 3
 
 
 def test_a_handler_that_cannot_be_called_ends_a_start(

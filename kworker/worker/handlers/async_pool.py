@@ -13,6 +13,7 @@ from kworker.instance.scoreboard import Hand
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.invocation import AsyncInvoke
+from kworker.worker.handlers.loop_watch import LoopWatch
 from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.thread_pool import emptied, place_of
 
@@ -39,6 +40,7 @@ class AsyncPool:
         self._finished = 0  # by the loop's thread
         self._count = self.completed.new_run_times().add
         self._loop = loop
+        self._watch = LoopWatch(loop)
 
     def start(self) -> None:
         """Does nothing, because the loop runs since the handlers were opened."""
@@ -72,7 +74,11 @@ class AsyncPool:
         self._loop.call(self._begin, run)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
-        """Returns no records. The loop starts all records at once, so none waits behind another."""
+        """Returns no records, but logs what blocks the loop. Called at each turn.
+
+        The loop starts all records at once, so none waits behind another.
+        """
+        self._watch.turn(has_work=self.has_work)
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go

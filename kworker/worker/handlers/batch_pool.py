@@ -16,6 +16,7 @@ from kworker.worker.handlers.batch_run import AsyncRunBatch, HandlerBatch, RunBa
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.loaded_handlers import Handlers
+from kworker.worker.handlers.loop_watch import LoopWatch
 from kworker.worker.handlers.pool import Take
 
 
@@ -27,6 +28,7 @@ class BatchRunners(Protocol):
 
     def start(self) -> None: ...
     def begin(self, batch: HandlerBatch) -> None: ...
+    def look(self, *, has_work: bool) -> None: ...
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None: ...
     def stop(self) -> None: ...
 
@@ -88,6 +90,7 @@ class BatchPool:
         Returns an empty list, because no record is taken back.
         """
         self._begin(now)
+        self._runners.look(has_work=bool(self._running))
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:
@@ -163,6 +166,9 @@ class ThreadRunners:
     def begin(self, batch: HandlerBatch) -> None:
         self._batches.put(batch)
 
+    def look(self, *, has_work: bool) -> None:
+        """Does nothing, because a handler that does not end blocks only its own thread."""
+
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         self._end_copy = end
 
@@ -190,12 +196,17 @@ class LoopRunners:
         self.done: deque[HandlerBatch] = deque()
         self._run_batch = run_batch
         self._loop = loop
+        self._watch = LoopWatch(loop)
 
     def start(self) -> None:
         """Does nothing, because the loop runs since the handlers were opened."""
 
     def begin(self, batch: HandlerBatch) -> None:
         self._loop.call(self._spawn, batch)
+
+    def look(self, *, has_work: bool) -> None:
+        """Logs what blocks the loop."""
+        self._watch.turn(has_work=has_work)
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         self._loop.after_fork_in_child(end)

@@ -1,12 +1,14 @@
 """The thread with the event loop of `async def` handlers."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import structlog
@@ -56,6 +58,14 @@ class HandlerLoop:
         task = self._loop.create_task(begin())
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(partial(self._after_task, begin))
+
+    def running_task(self) -> "asyncio.Task[Any] | None":
+        """Returns the task that the loop runs now; None if it rests or runs a plain callback."""
+        return asyncio.current_task(self._loop)
+
+    def frame(self) -> FrameType | None:
+        """Returns the innermost frame that the loop's thread is in; None if it has ended."""
+        return sys._current_frames().get(self._thread.ident or 0)
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         """Makes the loop of a forked child call `end` before any other coroutine runs there."""
