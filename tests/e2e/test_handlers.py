@@ -43,6 +43,8 @@ class Order:
     total: Decimal
 
 def handle(order: Order, message):
+    if order.id == 3:
+        return {"order": {"total": order.total}}
     return {"id": order.id, "total": str(order.total), "offset": message.offset}
 """
 
@@ -50,13 +52,14 @@ def handle(order: Order, message):
 def test_a_dataclass_is_built_and_what_does_not_fit_is_named(
     tmp_path: Path, bootstrap: str, topic: Topic
 ) -> None:
-    """In the dead letter, by the field."""
+    """In the dead letter, by the field; and what is no result, by its path."""
     source = topic("typed", partitions=1)
     send(
         bootstrap,
         source,
         b'{"id": 1, "total": "1.10"}',
         b'{"id": "2", "total": 1}',
+        b'{"id": 3, "total": 3}',
         None,
     )
     with service(tmp_path / "service", bootstrap, [source], handlers=TYPED, settings=ONE) as typed:
@@ -72,6 +75,10 @@ def test_a_dataclass_is_built_and_what_does_not_fit_is_named(
         (
             "undecodable",
             "the value is null, which does not fit Order; Order | None does",
+        ),
+        (
+            "unpublishable",
+            "result.order.total: Decimal is not JSON: convert it, with str() or float()",
         ),
     ]
 

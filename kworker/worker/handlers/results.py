@@ -1,9 +1,6 @@
 """The encoder of a handler's results: serialises, addresses and measures them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from math import isfinite
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -14,9 +11,12 @@ from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import NO_RESULTS, Output, Result, Results, TooLarge, Unpublishable
 from kworker.core.record import Record
+from kworker.worker.handlers.unfit_result import (
+    describe_not_finite,
+    describe_unfit,
+    holds_not_finite,
+)
 from kworker.worker.topic_limits import TopicLimits
-
-_PLAIN = frozenset({type(None), str, int, bool})  # types without NaN and infinity
 
 
 class ResultEncoder:
@@ -47,7 +47,7 @@ class ResultEncoder:
     def _plain(self, record: Record, item: dict[Any, Any]) -> Results:
         """Encodes a dict for a record in its first run, faster than `_output` does."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
-        value = _json(item)
+        value = _json(item, 0)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
         results = Results((Output(self._topic, key, value, source, size),))
@@ -57,8 +57,8 @@ class ResultEncoder:
         raw = record.raw
         headers = own_headers(record, index) + replay_header(record, self._replay)
         if type(item) is Result:
-            return self._addressed(raw, item, headers)
-        return Output(self._topic, raw.key(), serialise(item), headers)
+            return self._addressed(raw, item, index, headers)
+        return Output(self._topic, raw.key(), serialise(item, index), headers)
 
     def _measured(self, outputs: Sequence[Output]) -> Results:
         for output in outputs:
@@ -67,7 +67,9 @@ class ResultEncoder:
                 raise TooLarge(text, outputs)
         return Results(outputs)
 
-    def _addressed(self, raw: RawMessage, result: Result, headers: HeaderList) -> Output:
+    def _addressed(
+        self, raw: RawMessage, result: Result, index: int, headers: HeaderList
+    ) -> Output:
         topic = result.topic or self._topic
         if topic != self._topic and topic not in self._further:
             raise Unpublishable(f"the result's topic {topic!r} is not among delivery.topics")
@@ -75,7 +77,7 @@ class ResultEncoder:
             headers.append((TABLE, _bytes("table", result.table)))
         headers += _users(result.headers)
         key = raw.key() if result.key is None else _bytes("key", result.key)
-        value = None if result.value is None else serialise(result.value)
+        value = None if result.value is None else serialise(result.value, index)
         return Output(topic, key, value, headers)
 
 
@@ -105,10 +107,11 @@ def replay_header(record: Record, replay: str) -> HeaderList:
     return [(REPLAY, replay.encode())] if replay and not record.claim else []
 
 
-def serialise(value: Any) -> bytes:
+def serialise(value: Any, index: int) -> bytes:
     """Returns bytes as they are, text as UTF-8 and all else as JSON.
 
-    Raises Unpublishable if a text cannot be encoded, or a value cannot be written as JSON.
+    Raises Unpublishable if a text cannot be encoded, or a value cannot be written as JSON. The
+    exception then names the part at fault; `index` is that of the result in its list.
     """
     match value:
         case bytes():
@@ -116,51 +119,34 @@ def serialise(value: Any) -> bytes:
         case str():
             return _encoded(value)
         case BaseModel():
-            return _encoded(_dumped(value))
-    return _json(value)
+            return _encoded(_dumped(value, index))
+    return _json(value, index)
 
 
-def _dumped(model: BaseModel) -> str:
+def _dumped(model: BaseModel, index: int) -> str:
     try:
         text = model.model_dump_json()
         if "null" in text and model.model_config.get("ser_json_inf_nan", "null") == "null":
-            _refuse_what_became_null(model.model_dump())
-    except PydanticSerializationError as error:
-        raise Unpublishable(f"{type(model).__name__} cannot be written as JSON: {error}") from None
+            _refuse_what_became_null(model.model_dump(), index)
+    except PydanticSerializationError:
+        raise Unpublishable(describe_unfit(model, index)) from None
     return text
 
 
-def _json(value: Any) -> bytes:
+def _json(value: Any, index: int) -> bytes:
     try:
         data = orjson.dumps(value)
-    except TypeError as error:  # orjson's own error is one
-        raise Unpublishable(f"{type(value).__name__} cannot be written as JSON: {error}") from None
+    except TypeError:  # orjson's own error is one
+        raise Unpublishable(describe_unfit(value, index)) from None
     if data.find(b"null") >= 0:  # `in` first tries bytes as a number, and raises inside
-        _refuse_what_became_null(value)
+        _refuse_what_became_null(value, index)
     return data
 
 
-def _refuse_what_became_null(value: Any) -> None:
+def _refuse_what_became_null(value: Any, index: int) -> None:
     """Raises Unpublishable for NaN and infinity, which JSON encoders silently write as null."""
-    several = [{"the result": value}]
-    for each in several:  # the list grows meanwhile
-        for field, content in _items_of(each):
-            if isinstance(content, float):
-                if not isfinite(content):
-                    raise Unpublishable(f"{field} is {content}, which JSON cannot hold")
-            elif type(content) not in _PLAIN:
-                several.append(content)
-
-
-def _items_of(value: Any) -> Iterable[tuple[object, Any]]:
-    """Returns the elements of a container, each with its key, index or field name."""
-    if isinstance(value, dict):
-        return value.items()
-    if isinstance(value, list | tuple | set | frozenset):
-        return enumerate(value)
-    if isinstance(value, Enum):
-        return [(value.name, value.value)]
-    return [(f.name, getattr(value, f.name)) for f in fields(value)] if is_dataclass(value) else ()
+    if holds_not_finite(value):
+        raise Unpublishable(describe_not_finite(value, index))
 
 
 def _encoded(text: str) -> bytes:

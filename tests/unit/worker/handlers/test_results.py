@@ -1,7 +1,9 @@
 """Values that a handler returns become these records, byte for byte."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 from math import inf, nan
 from typing import Any
@@ -206,6 +208,58 @@ def test_an_unserialisable_result_is_unpublishable(returned: Any) -> None:
         outputs(returned)
 
 
+@dataclass
+class Point:
+    x: float
+
+
+def a_cycle() -> dict[str, Any]:
+    cycle: dict[str, Any] = {}
+    cycle["itself"] = cycle
+    return cycle
+
+
+async def a_coroutine() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ({"order": {"when": Decimal(1)}}, ".order.when: Decimal is not JSON: convert it, with str"),
+        ({"tags": [{"a": 1}, {"b": {2}}]}, ".tags[1].b: set is not JSON: convert it, with list()"),
+        ({"raw": b"secret"}, ".raw: bytes is not JSON: convert it, with .decode()"),
+        ({"order": Order(id=1)}, ".order: Order is not JSON: convert it, with .model_dump()"),
+        ({"at": Point(Decimal(1))}, ".at.x: Decimal is not JSON"),  # type: ignore[arg-type]
+        ({"one name": Odd()}, "['one name']: Odd is not JSON: convert it"),
+        ({"by id": {7: "x"}}, "['by id']: dict is not JSON: Dict key must be str"),
+        ({"by id": {7: Odd()}}, "['by id'][7]: Odd is not JSON: convert it"),
+        ({"count": 1 << 70}, ".count: int is not JSON: Integer exceeds 64-bit range"),
+        ({"text": "\ud800"}, ".text: str is not JSON: str is not valid UTF-8: surrogates not all"),
+        (Result([Odd()]), "[0]: Odd is not JSON: convert it"),
+        (Odd(), ": Odd is not JSON: convert it"),
+        ([{"fine": 1}, None, {"value": Odd()}], "[1].value: Odd is not JSON: convert it"),
+        (Order(id=1, note=[Odd()]), ".note[0]: Odd is not JSON: convert it"),
+        (Order(id=1, note=Order(id=2, note=Odd())), ".note.note: Odd is not JSON: convert it"),
+        (a_cycle(), ": dict is not JSON: Recursion limit reached"),
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+def test_what_is_not_json_is_told_by_its_path_and_type(returned: Any, told: str) -> None:
+    """And not by its content, which may be secret."""
+    with pytest.raises(Unpublishable) as caught:
+        outputs(returned)
+    assert str(caught.value).startswith(f"result{told}")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_coroutine_that_was_not_awaited_is_told() -> None:
+    """A decorator hides that the handler is `async def`."""
+    returned = a_coroutine()
+    with pytest.raises(Unpublishable, match=r"^result: coroutine is not JSON: await it$"):
+        outputs(returned)
+    returned.close()
+
+
 @pytest.mark.parametrize(
     "returned",
     [Result({}, key=5), Result({}, headers={"a": 5}), Result({}, headers=["a"])],  # type: ignore[arg-type,list-item,dict-item]
@@ -286,11 +340,6 @@ class Worded(BaseModel, ser_json_inf_nan="strings"):
     note: str | None = None
 
 
-@dataclass
-class Point:
-    x: float
-
-
 class Level(Enum):
     TOP = inf
 
@@ -298,21 +347,21 @@ class Level(Enum):
 @pytest.mark.parametrize(
     ("returned", "name"),
     [
-        ({"total": nan, "note": None}, "total is nan"),
-        ({"a": [1.0, {"b": (2.0, -inf)}]}, "1 is -inf"),
-        ({"deep": [[[[inf]]]]}, "0 is inf"),
-        ({"at": Point(nan)}, "x is nan"),
-        ({"level": Level.TOP}, "TOP is inf"),
-        (Result([nan]), "0 is nan"),
-        (Result({"total": inf}), "total is inf"),
-        ([{"fine": 1.0}, {"total": nan}], "total is nan"),
-        (Reading(celsius=nan), "celsius is nan"),
-        (Reading(celsius=1.0, raw={"x": [inf]}), "0 is inf"),
+        ({"total": nan, "note": None}, "result.total is nan"),
+        ({"a": [1.0, {"b": (2.0, -inf)}]}, "result.a[1].b[1] is -inf"),
+        ({"deep": [[[[inf]]]]}, "result.deep[0][0][0][0] is inf"),
+        ({"at": Point(nan)}, "result.at.x is nan"),
+        ({"level": Level.TOP}, "result.level.value is inf"),
+        (Result([nan]), "result[0] is nan"),
+        (Result({"total": inf}), "result.total is inf"),
+        ([{"fine": 1.0}, {"total": nan}], "result[1].total is nan"),
+        (Reading(celsius=nan), "result.celsius is nan"),
+        (Reading(celsius=1.0, raw={"x": [inf]}), "result.raw.x[0] is inf"),
     ],
 )
 def test_nan_and_infinity_are_unpublishable_and_not_null(returned: Any, name: str) -> None:
     """A table would hold NULL where there was a number, and nobody would know."""
-    with pytest.raises(Unpublishable, match=f"^{name}, which JSON cannot hold$"):
+    with pytest.raises(Unpublishable, match=f"^{re.escape(name)}, which JSON cannot hold$"):
         outputs(returned)
 
 
