@@ -191,9 +191,10 @@ def _report(
         document = {"replay": identity, **asdict(counts), "left": left, "interrupted": interrupted}
         typer.echo(json.dumps(document))
     else:
+        tombstones = f" {counts.dropped:,} tombstones skipped," if counts.dropped else ""
         typer.echo(
             f"replay {identity} of {config.name}: {counts.replayed:,} replayed,"
-            f" {counts.skipped:,} skipped as seen, {counts.dead:,} dead letters,"
+            f" {counts.skipped:,} skipped as seen,{tombstones} {counts.dead:,} dead letters,"
             f" {counts.failed:,} runs failed"
         )
     if interrupted:

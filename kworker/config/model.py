@@ -122,6 +122,7 @@ class SourceSettings(Section):
     topics: list[str] = Field(min_length=1)
     start: Literal["earliest", "latest", "fail"] = "earliest"
     max_age: DurationOrOff = ""  # type: ignore[assignment]
+    tombstones: Literal["handle", "skip"] = "handle"
     format: Literal["json"] = "json"
 
     @property
@@ -260,10 +261,7 @@ class Settings(Section):
 
 
 def _default(section: object, key: str, value: str) -> object:
-    """Returns a table with `key` added if absent.
-
-    A value that is no table is returned as it is; validation rejects it.
-    """
+    """Returns a table with `key` added if absent; what is no table, as it is, to be rejected."""
     if isinstance(section, Section):
         return section if getattr(section, key) else section.model_copy(update={key: value})
     if isinstance(section, dict):

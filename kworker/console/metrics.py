@@ -21,7 +21,7 @@ _COUNTERS = {
     "failed": ("handler_failures", "Failures of records, also of those that did not run."),
     "retried": ("retries", "Retries written to a delay topic."),
     "duplicates": ("duplicates", "Records skipped because their event was done before."),
-    "dropped": ("records_dropped", "Records dropped unfinished, because their partition was lost."),
+    "dropped": ("records_dropped", "Records without a value, which source.tombstones skips."),
     "unguarded": ("unguarded_runs", "Runs without duplicate protection, while Redis was away."),
     "remembered": ("records_remembered", "Redelivered records that an offset map knew as done."),
     "maps_ignored": ("offset_maps_ignored", "Offset maps of commits that were foreign or damaged."),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kworker.core.batch import NotAttempted
 from kworker.core.duration import parse_duration
@@ -179,10 +179,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The outcome of a record whose event was done before: nothing is run or published."""
+    """The outcome of a record for which nothing is run or published: a duplicate or a tombstone."""
+
+    why: Literal["duplicate", "tombstone"]
 
 
-SKIPPED = Skipped()
+DUPLICATE = Skipped("duplicate")
+"""The outcome of a record whose event was done before."""
+TOMBSTONE = Skipped("tombstone")
+"""The outcome of a record without a value, if the configuration skips such records."""
 NO_RESULTS = Results(())
 """The outcome of a handler that returned None: settled at once."""
 

@@ -33,7 +33,7 @@ class Field(IntEnum):
     RETRIED = auto()
     DEAD = auto()
     DUPLICATES = auto()
-    DROPPED = auto()
+    DROPPED = auto()  # tombstones that are skipped
     UNGUARDED = auto()  # ran without Redis: possible duplicates
     REMEMBERED = auto()  # redelivered and not run again: an offset map says that they are done
     MAPS_IGNORED = auto()  # foreign or damaged

@@ -22,11 +22,10 @@ from kworker.core.times import TimeRange
 from kworker.errors import ConfigError, KworkerError
 from kworker.instance.scoreboard import Scoreboard, hands_of
 from kworker.replay.ranges import OffsetRanges, RangeConsumer, settled_ranges
-from kworker.worker.assembly import Role, make_poll_loop
+from kworker.worker.assembly import Role, make_intake, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool_factory import make_encoder, make_pool
-from kworker.worker.intake import IntakePolicy
 from kworker.worker.topic_limits import TopicLimits
 
 _LOG = structlog.get_logger()
@@ -138,6 +137,7 @@ class ReplayCounts:
     skipped: int  # done before
     dead: int
     failed: int
+    dropped: int  # tombstones, as `source.tombstones` says
 
 
 class Replay:
@@ -163,7 +163,7 @@ class Replay:
         results = make_encoder(config, limits, identity)
         self._pool = make_pool(config, slot, self._handlers, results)
         identify = self._watch.identities
-        role = Role(0, self._reader, identify, IntakePolicy(), identity, isolates=False)
+        role = Role(0, self._reader, identify, make_intake(config), identity, isolates=False)
         try:
             self._loop = make_poll_loop(config, role, self._pool, self._handlers, limits)
         except KafkaRequestError as refused:
@@ -174,7 +174,8 @@ class Replay:
     def counts(self) -> ReplayCounts:
         counters = self._loop.settlement.counters
         failed = self._loop.dispatch.endings.failed
-        return ReplayCounts(counters.done, counters.duplicates, counters.dead, failed)
+        dropped = counters.dropped
+        return ReplayCounts(counters.done, counters.duplicates, counters.dead, failed, dropped)
 
     @property
     def in_hand(self) -> int:

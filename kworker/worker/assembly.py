@@ -108,8 +108,10 @@ class SharedStates:
 
 
 def make_intake(config: Config) -> IntakePolicy:
-    """Makes the rules for taking records: requeue topic, source topics, and maximum age."""
-    return IntakePolicy(config.requeue_topic, _is_source(config), config.source.max_age)
+    """Makes the rules for taking records: requeue topic, source topics, maximum age, tombstones."""
+    source = config.source
+    skips = source.tombstones == "skip"
+    return IntakePolicy(config.requeue_topic, _is_source(config), source.max_age, skips)
 
 
 def make_poll_loop(

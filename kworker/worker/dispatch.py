@@ -11,7 +11,7 @@ from typing import Protocol, assert_never
 from kworker.core.failure import Failure
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
-from kworker.core.outcome import SKIPPED
+from kworker.core.outcome import DUPLICATE
 from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.instance.scoreboard import RecentLetter
@@ -208,7 +208,7 @@ class Dispatch:
         for record, why in answers.rejected:
             self.endings.fail(record, Failure("reject", message=why))
         for record in answers.duplicates:
-            record.outcome = SKIPPED
+            record.outcome = DUPLICATE
         if self.rejections.any:
             self.rejections.settled(answers.duplicates)
         while self._lanes.ready and (room := self._claims.room()):

@@ -37,7 +37,7 @@ _DANGEROUS = ("crashed", "timeout")
 
 
 class Endings:
-    """Turns ended runs, and records that failed before they could run, into outcomes.
+    """Turns ended runs, and records that ended before they could run, into outcomes.
 
     Owned by the poll thread. A record that ends frees its lane (the queue of its key) and is in
     flight no more. A record that will run again waits in its lane.
@@ -65,24 +65,24 @@ class Endings:
         self._claims = claims
         self._tells_dead = tells_dead
         self._clock = clock
-        self._failed_early: list[Record] = []
+        self._ended_early: list[Record] = []
         self.on_dead: deque[Record] = deque()  # wait for the pool to call their handler's `dead`
         self.oversized: list[Record] = []  # ended with more than a topic took; measured again later
         self.failed = 0  # runs, ever
 
     @property
     def waiting(self) -> bool:
-        """True if a failure waits for `judge`, or a handler's method `dead` waits to be called."""
-        return bool(self._failed_early or self.on_dead)
+        """True if a record waits for `judge`, or for a call of its handler's method `dead`."""
+        return bool(self._ended_early or self.on_dead)
 
     # -- the ends of runs -------------------------------------------------------------
 
     def judge(self, ended: list[Record]) -> list[Record]:
-        """Decides what follows for records that ran, and for records that failed without a run.
+        """Decides what follows for records that ran, and for records that ended without a run.
 
         Returns the records whose outcome is final: `Publishable` or `Skipped`.
         """
-        if not ended and not self._failed_early:
+        if not ended and not self._ended_early:
             return []
         done = [record for record in ended if record.partition.open]
         if len(done) < len(ended):
@@ -92,7 +92,7 @@ class Endings:
             others = [record for record in done if not isinstance(record.outcome, Results)]
             done = [record for record in done if isinstance(record.outcome, Results)]
         self._decider.succeeded(done)
-        if others or self._failed_early:
+        if others or self._ended_early:
             done += self._judge_others(others)
         return self.finish(done)
 
@@ -139,10 +139,10 @@ class Endings:
     def _judge_others(self, others: list[Record]) -> list[Record]:
         """Decides what follows for `others`, which are the records that ended without results.
 
-        Does the same for records that failed before they could run. Returns the records whose
+        Does the same for records that ended before they could run. Returns the records whose
         outcome is final.
         """
-        early, self._failed_early = self._failed_early, []
+        early, self._ended_early = self._ended_early, []
         return [record for record in [*others, *early] if self._has_ended(record)]
 
     def _has_ended(self, record: Record) -> bool:
@@ -169,14 +169,14 @@ class Endings:
 
     # -- failures ---------------------------------------------------------------------
 
-    def fail_early(self, records: Iterable[Record]) -> None:
-        """Takes records that failed before they were queued; their outcome is `Failed`."""
-        self._failed_early += records
+    def end_early(self, records: Iterable[Record]) -> None:
+        """Takes records that ended before they were queued; they are `Failed` or `Skipped`."""
+        self._ended_early += records
 
     def fail(self, record: Record, failure: Failure) -> None:
         """Fails a record without a run of its handler."""
         record.outcome = Failed(Described(failure))
-        self._failed_early.append(record)
+        self._ended_early.append(record)
 
     def refused(self, record: Record, why: str) -> None:
         """Fails a record whose outputs a topic refuses for good.
@@ -188,7 +188,7 @@ class Endings:
         self._flow.enter(record.partition, (record.memory_bytes,))
         outputs = record.outcome if isinstance(record.outcome, Results) else None
         record.outcome = Failed(Unpublishable(why, outputs))
-        self._failed_early.append(record)
+        self._ended_early.append(record)
 
     def shorten(self, record: Record) -> bool:
         """Cuts a retry or dead letter to its topic's size limit; returns False if it cannot fit."""
@@ -256,10 +256,7 @@ class Endings:
         return []
 
     def close(self, partition: Partition) -> list[Record]:
-        """Removes and returns the failed records of a revoked partition.
-
-        These are only the records whose failures still wait for `judge` to decide what follows.
-        """
-        gone = [record for record in self._failed_early if record.partition is partition]
-        self._failed_early = [r for r in self._failed_early if r.partition is not partition]
+        """Removes and returns the records of a revoked partition that still wait for `judge`."""
+        gone = [record for record in self._ended_early if record.partition is partition]
+        self._ended_early = [r for r in self._ended_early if r.partition is not partition]
         return gone

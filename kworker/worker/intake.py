@@ -3,6 +3,7 @@
 One file over 300 lines: every kind of record and event that the client may deliver.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from kworker.core.message import (
     headers_of,
     without_headers,
 )
-from kworker.core.outcome import Failed
+from kworker.core.outcome import TOMBSTONE, Failed
 from kworker.core.record import Partition, Record, edges
 from kworker.worker.assignment import Assigning, Assignment
 
@@ -56,13 +57,14 @@ class Taking(Assigning, Protocol):
 class IntakePolicy:
     """The settings of the intake.
 
-    They name the requeue topic, tell which topics are source topics, and limit the age of new
-    records.
+    They name the requeue topic, tell which topics are source topics, limit the age of new records,
+    and say whether tombstones (records without a value) are skipped.
     """
 
     requeue: str = ""
     is_source: Callable[[str], bool] = lambda _topic: True
     max_age_s: float | None = None
+    skips_tombstones: bool = False
 
 
 class Intake:
@@ -79,7 +81,7 @@ class Intake:
         lanes: Lanes,
         flow: Flow,
         policy: IntakePolicy,
-        fail_early: Callable[[list[Record]], None],
+        end_early: Callable[[list[Record]], None],
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._consumer = consumer
@@ -87,7 +89,7 @@ class Intake:
         self._lanes = lanes
         self._flow = flow
         self._policy = policy
-        self._fail_early = fail_early
+        self._end_early = end_early
         self._wall = wall
         self.consumed = 0
         self.remembered = 0  # records that were done before, as a map told
@@ -199,6 +201,8 @@ class Intake:
         if partition.topic == self._policy.requeue:
             self._join_sources(records)
             return
+        if self._policy.skips_tombstones:
+            records = self._valued(records)
         if self._policy.max_age_s is not None:
             records = self._young(records, self._policy.max_age_s)
         self._lanes.add(partition, records)
@@ -208,7 +212,7 @@ class Intake:
     def _readable(self, records: list[Record], raised: Mapping[int, Exception]) -> list[Record]:
         """Fails the records whose headers made the client raise; returns the other records."""
         for i, error in raised.items():
-            self._fail_early([_dead(records[i], Failure.unreadable(error, NO_HEADERS))])
+            self._end_early([_dead(records[i], Failure.unreadable(error, NO_HEADERS))])
         return [record for i, record in enumerate(records) if i not in raised]
 
     def _join_sources(self, records: list[Record]) -> None:
@@ -226,19 +230,33 @@ class Intake:
                         f"the header kworker-source names {topic}, which is not a source topic"
                     )
             except Forged as forged:
-                self._fail_early(
+                self._end_early(
                     [_failed(record, "undecodable", f"headers are not kworker's: {forged}")]
                 )
                 continue
             except Exception as error:  # noqa: BLE001 - becomes the dead letter of that record
                 failure = Failure.unreadable(error, "kworker's headers cannot be read")
-                self._fail_early([_dead(record, failure.with_stack(error))])
+                self._end_early([_dead(record, failure.with_stack(error))])
                 continue
             at = (source.topic, source.partition)
             record.comes_again(envelope, self._assignment.index_of_guest(at))
+            if self._policy.skips_tombstones and not self._valued([record]):
+                continue
             self._lanes.add_again(record)
             if self._lanes.held_back((record,)):
                 self._flow.hold((record,))
+
+    def _valued(self, records: list[Record]) -> list[Record]:
+        """Ends the records without a value, which are skipped; returns the others."""
+        tombstones = [record for record in records if record.raw.value() is None]
+        if not tombstones:
+            return records
+        for record in tombstones:
+            record.lane = None  # no other record waits for it
+            record.outcome = TOMBSTONE
+        _log_skipped(tombstones)
+        self._end_early(tombstones)
+        return [record for record in records if record.outcome is None]
 
     def _young(self, records: list[Record], max_age_s: float) -> list[Record]:
         """Fails records older than `max_age_s`; returns the others. Not called for retries."""
@@ -246,9 +264,7 @@ class Intake:
         old = [record for record in records if 0 <= record.raw.timestamp()[1] < oldest_ms]
         if not old:
             return records
-        self._fail_early(
-            [_failed(record, "expired", "older than source.max_age") for record in old]
-        )
+        self._end_early([_failed(record, "expired", "older than source.max_age") for record in old])
         expired = set(old)
         return [record for record in records if record not in expired]
 
@@ -306,6 +322,15 @@ class Intake:
 def _gap_at(at: PartitionId) -> str:
     """Returns the key in `Intake.problems` for a partition that stopped."""
     return f"gap {at[0]}/{at[1]}"
+
+
+def _log_skipped(tombstones: list[Record]) -> None:
+    if _LOG.is_enabled_for(logging.DEBUG):  # to make a position costs more than all else here
+        for record in tombstones:
+            _LOG.debug(
+                "tombstone: settled without a run, as source.tombstones says",
+                source=str(record.source),
+            )
 
 
 def _failed(record: Record, kind: FailureKind, message: str) -> Record:

@@ -55,6 +55,7 @@ class WorkerStats(NamedTuple):
     retried: int
     dead: int
     duplicates: int
+    dropped: int
     unguarded: int
     remembered: int
     maps_ignored: int
@@ -106,7 +107,7 @@ class PollLoop:
         self._revoke_timeout_s = revoke_timeout_s
         self._clock = clock
         self._intake = Intake(
-            self._consumer, self.assignment, lanes, flow, intake, dispatch.endings.fail_early, wall
+            self._consumer, self.assignment, lanes, flow, intake, dispatch.endings.end_early, wall
         )
         self._silence = ""  # of the brokers: a line for the status
         self._answering_since = math.inf  # the brokers
@@ -157,6 +158,7 @@ class PollLoop:
             retried=counters.retried,
             dead=counters.dead,
             duplicates=counters.duplicates,
+            dropped=counters.dropped,
             unguarded=dispatch.unguarded,
             remembered=self._intake.remembered,
             maps_ignored=assignment.maps_ignored,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kworker.core import headers
 from kworker.core.flow import Flow
 from kworker.core.outcome import (
+    TOMBSTONE,
     DeadLettered,
     Publishable,
     Results,
@@ -32,6 +33,7 @@ class WorkerCounters:
     dead: int = 0
     dead_by_reason: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
+    dropped: int = 0  # tombstones
 
     @property
     def settled(self) -> int:
@@ -126,10 +128,8 @@ class Settlement:
     def _sort(self, ended: list[Record]) -> None:
         self.outcomes += len(ended)
         if not all_ended_well(ended):
-            skipped = [record for record in ended if isinstance(record.outcome, Skipped)]
+            self._skip([record for record in ended if isinstance(record.outcome, Skipped)])
             ended = [record for record in ended if isinstance(record.outcome, Publishable)]
-            self.counters.duplicates += len(skipped)
-            _settle(skipped)
         outputs = list(map(outputs_of, ended))
         if not any(outputs):
             self._done(ended)
@@ -138,6 +138,14 @@ class Settlement:
         else:
             self._done([record for record, own in zip(ended, outputs, strict=True) if not own])
             self._outbox.add([record for record, own in zip(ended, outputs, strict=True) if own])
+
+    def _skip(self, skipped: list[Record]) -> None:
+        """Settles duplicates and tombstones, for which nothing is published."""
+        tombstones = [record for record in skipped if record.outcome is TOMBSTONE]
+        self.counters.duplicates += len(skipped) - len(tombstones)
+        self.counters.dropped += len(tombstones)
+        _settle(skipped)
+        self._dispatch.settled(tombstones)
 
     # -- publishing and committing ----------------------------------------------------
 

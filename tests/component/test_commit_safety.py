@@ -264,7 +264,7 @@ class Calm(RuleBasedStateMachine):
         assert len(set(waiting)) == len(waiting) <= backlog.pending
         flow = bench.poll_loop.flow
         # What a topic refused for good is in flight again until it is judged, in the next turn.
-        most = 6 + self.held + sum(map(is_refused, bench.poll_loop.dispatch.endings._failed_early))
+        most = 6 + self.held + sum(map(is_refused, bench.poll_loop.dispatch.endings._ended_early))
         assert flow.records <= most
         assert flow.records + flow.held <= most
 

@@ -1,10 +1,11 @@
-"""Handlers on a real Kafka: given what they take, opened, watched, and refused."""
+"""Handlers on a real Kafka: what they are given, opened, refused and spared."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from kworker.core import headers as names
@@ -178,6 +179,61 @@ def test_a_handler_that_blocks_the_loop_is_named_in_the_log(
         blocking.ends_well()
     assert sum(map(blocking.said().count, lines)) == 1
     assert len(results(bootstrap, blocking)) == 3
+
+
+COUNTING = """
+def handle(message):
+    return {"length": len(message.value)}  # a tombstone has none
+"""
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_tombstones_are_skipped_counted_and_committed(
+    tmp_path: Path, bootstrap: str, topic: Topic, guarantee: str
+) -> None:
+    """No handler sees them, and nothing comes of them."""
+    source = topic("tombs", partitions=1)
+    send(bootstrap, source, b"one", None, b"two", None, None)
+    settings = {
+        **ONE,
+        "delivery": {"guarantee": guarantee},
+        "source": {"tombstones": "skip"},
+        "retry": {"delays": []},
+    }
+    with service(
+        tmp_path / "service", bootstrap, [source], handlers=COUNTING, settings=settings
+    ) as skipping:
+        skipping.serve()
+        skipping.caught_up()
+        eventually(lambda: skipping.counter("dropped") == 3)
+        assert skipping.counter("done") == 2
+        tried = skipping.command("try", f"{source}:0:1", "--json")
+        assert json.loads(tried.stdout)["skipped"], tried.stderr
+        assert "a tombstone, skipped" in skipping.command("try", f"{source}:0:1").stdout
+        replayed = skipping.command("replay", "--all", "--json")
+        assert json.loads(replayed.stdout)["dropped"] == 3, replayed.stderr
+        skipping.ends_well()
+    assert results(bootstrap, skipping)[:2] == [{"length": 3}, {"length": 3}]
+    assert dead_letters(bootstrap, skipping) == []
+
+
+def test_a_reload_lets_failing_tombstones_go(tmp_path: Path, bootstrap: str, topic: Topic) -> None:
+    """The new workers take them anew, and skip them."""
+    source = topic("tombs", partitions=1)
+    send(bootstrap, source, b"one", None)
+    settings = {**ONE, "retry": {"mode": "hold", "delays": ["10m"]}}
+    with service(
+        tmp_path / "service", bootstrap, [source], handlers=COUNTING, settings=settings
+    ) as failing:
+        failing.serve()
+        eventually(lambda: failing.counter("failed") == 1)
+        text = failing.config.read_text().replace("[source]", '[source]\ntombstones = "skip"')
+        failing.config.write_text(text)
+        assert failing.command("reload").returncode == 0
+        eventually(lambda: failing.counter("dropped") == 1, timeout_s=60)
+        failing.caught_up()
+        failing.ends_well()
+    assert dead_letters(bootstrap, failing) == []
 
 
 def test_a_handler_that_cannot_be_called_ends_a_start(

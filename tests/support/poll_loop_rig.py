@@ -205,6 +205,7 @@ class Bench:
         breaker: DeadLetterLimitPolicy | None = None,
         held: int = 5000,
         max_age_s: float | None = None,
+        skips_tombstones: bool = False,
         state_dir: Path | None = None,
         claims: ClaimClient | None = None,
         tells_dead: bool = False,
@@ -300,7 +301,9 @@ class Bench:
             dispatch=dispatch,
             had=had or {},
             paused_by_operator=self.paused.refresh,
-            intake=IntakePolicy(REQUEUE, lambda topic: not topic.startswith(GROUP), max_age_s),
+            intake=IntakePolicy(
+                REQUEUE, lambda topic: not topic.startswith(GROUP), max_age_s, skips_tombstones
+            ),
             revoke_timeout_s=REVOKE_TIMEOUT_S,
             clock=self.clock,
             wall=self.wall,

@@ -14,7 +14,10 @@ from kworker.core.record_lines import as_text
 
 @dataclass(frozen=True, slots=True)
 class HandlerTrial:
-    """The end of one run: its results, or the exception and what a worker would do then."""
+    """The end of one run: its results, or the exception and what a worker would do then.
+
+    Nothing was run if the record is skipped, as a tombstone.
+    """
 
     source: Source
     attempt: int
@@ -22,6 +25,7 @@ class HandlerTrial:
     results: Results | None = None
     error: BaseException | None = None
     next: str = ""
+    skipped: bool = False
 
 
 def lines(trial: HandlerTrial, config: Config) -> Iterator[str]:
@@ -29,6 +33,9 @@ def lines(trial: HandlerTrial, config: Config) -> Iterator[str]:
     source = trial.source
     place = f"{source.topic}:{source.partition}:{source.offset}"
     yield f"{place}, attempt {trial.attempt} of {len(config.retry.delays) + 1}"
+    if trial.skipped:
+        yield 'a tombstone, skipped because of source.tombstones = "skip"; nothing was run'
+        return
     if trial.error is not None:
         failure = Failure.in_full(trial.error)
         yield printable(failure.stack or str(failure)).rstrip()
@@ -52,6 +59,7 @@ def as_data(trial: HandlerTrial, config: Config) -> dict[str, Any]:
         "attempt": trial.attempt,
         "attempts": len(config.retry.delays) + 1,
         "seconds": trial.took_s,
+        "skipped": trial.skipped,
         "outputs": [_output(output) for output in trial.results or ()],
         "failure": failure
         and {

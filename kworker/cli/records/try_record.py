@@ -86,14 +86,18 @@ def try_(
 
     Nothing is written to Kafka or Redis and no position changes; what the handler itself does
     is done. A record of the dead-letter, requeue or a delay topic runs as the source record
-    that it was. Exit code 1 means that the handler raised.
+    that it was. Exit code 1 means that the handler raised. With source.tombstones = "skip",
+    nothing is run for a record without a value.
     """
     loaded = toml_file.load(config)
     made = _record(loaded, record, topic, key)
     if attempt is not None:
         made.attempt = attempt
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what the handler prints
-        trial = _run(loaded, _handlers(loaded), made)
+    if made.raw.value() is None and loaded.source.tombstones == "skip":
+        trial = HandlerTrial(made.source, made.attempt, took_s=0.0, skipped=True)
+    else:
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what the handler prints
+            trial = _run(loaded, _handlers(loaded), made)
     if as_json:
         typer.echo(json.dumps(as_data(trial, loaded)))
     else:

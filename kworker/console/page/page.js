@@ -144,7 +144,7 @@ const TABLES = [
 
 const TOTALS = {
   consumed: "records taken", done: "records done", failed: "failed runs of handlers", retried: "retries",
-  dead: "dead letters", duplicates: "duplicates skipped", dropped: "records dropped with their partition",
+  dead: "dead letters", duplicates: "duplicates skipped", dropped: "tombstones skipped",
   unguarded: "runs without duplicate protection", remembered: "redelivered, and known as done",
   maps_ignored: "offset maps ignored", published: "outputs published", commits: "commits", rebalances: "rebalances",
 };
