@@ -14,7 +14,8 @@ from kworker.instance.pause_file import PauseFile
 from tests.support.bare_service import Service
 from tests.support.browser import View, chromium
 
-ILL_WILL = "<img src=x onerror=alert(1)> & \udcff"
+MARKUP = "<img src=x onerror=alert(1)> &"
+ILL_WILL = f"{MARKUP} \udcff"
 # The least contrast of text that WCAG 2 asks for (AA).
 CONTRAST = 4.5
 CONTRASTS = """() => {
@@ -72,8 +73,8 @@ def opened(browser: Browser, address: str) -> Iterator[Callable[..., View]]:
 def red(service: Service, address: str) -> Service:
     """One of its workers has a problem and a dead letter, whose texts a stranger wrote."""
     assert address
-    letters = [["orders:0:7", ILL_WILL, ILL_WILL, 1_790_000_000_000]]
-    behind = {"orders": [40, 2], ILL_WILL: [7]}
+    letters = [["orders:0:7", MARKUP, ILL_WILL, 1_790_000_000_000]]
+    behind = {"orders": [40, 2], MARKUP: [7]}
     service.write(
         behaviour={
             "1": {"reasons": [ILL_WILL], "letters": letters},

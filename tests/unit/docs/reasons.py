@@ -23,6 +23,7 @@ PLACES = (
     "spark",
     "clients/admin_connection.py",
     "clients/awaited_positions.py",
+    "clients/connection_failures.py",
     "clients/leader.py",
     "clients/offsets.py",
     "clients/watch.py",
