@@ -1,11 +1,8 @@
-"""Log lines are events with fields: readable on a terminal, JSON everywhere else."""
+"""The configuration of the log, and the way of a line through it."""
 
 import logging
 import os
-import re
 import sys
-import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -13,13 +10,10 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from kworker.config.model import LogSettings
+from kworker.log.repeats import Repeats
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event")
-_NUMBERS = re.compile(r"\d+")
-_KINDS_MAX = 500
-_CAUSED = "\n\nThe above exception was the direct cause of the following exception:\n\n"
-_MEANWHILE = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
 _identity: dict[str, Any] = {}
 
 
@@ -65,38 +59,6 @@ class _Stderr:
     debug = info = warning = error = critical = exception = msg
 
 
-class Repeats(logging.Filter):
-    """Drops a line of one logger if the same line has passed less than `every_s` seconds ago.
-
-    Lines that differ only in numbers are the same. The next line that passes gets the number of
-    dropped ones. While no broker answers, each Kafka client writes twenty lines a second.
-    """
-
-    def __init__(
-        self, name: str, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__()
-        self._name = name
-        self._every_s = every_s
-        self._clock = clock
-        # By kind of line: the time when it may pass again, and the number withheld until then.
-        self._seen: dict[str, tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.name != self._name:
-            return True
-        now, kind = self._clock(), _NUMBERS.sub("#", record.getMessage())
-        again_at, withheld = self._seen.get(kind, (0.0, 0))
-        if now < again_at:
-            self._seen[kind] = again_at, withheld + 1
-            return False
-        if len(self._seen) >= _KINDS_MAX:
-            self._seen.clear()
-        self._seen[kind] = now + self._every_s, 0
-        record.withheld = withheld
-        return True
-
-
 class _Forward(logging.Handler):
     """Passes the log lines of Python's module `logging` on to structlog.
 
@@ -135,34 +97,3 @@ def _renderers(log: LogSettings) -> list[structlog.typing.Processor]:
 def _json(event: EventDict, **_options: Any) -> str:
     first = {name: event.pop(name) for name in _FIRST if name in event}
     return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def console_line(fields: Mapping[str, Any], *, colors: bool) -> str:
-    """Returns the fields of a JSON line in the console format; with a traceback, several lines."""
-    event = {name: value for name, value in fields.items() if name != "exc_info"}
-    if "stack" in event:
-        event["stack"] = str(event["stack"])
-    if "exception" in event:
-        event["exception"] = _traceback(event["exception"])
-    return str(structlog.dev.ConsoleRenderer(colors=colors)(None, "", event))
-
-
-def _traceback(exceptions: Any) -> str:
-    """Returns the exceptions of a JSON line as Python prints them: causes first."""
-    try:
-        first, *later = [(_one_traceback(each), each["is_cause"]) for each in exceptions[::-1]]
-        text, is_cause = first
-        for its_text, its_is_cause in later:
-            text += _CAUSED if is_cause else _MEANWHILE
-            text, is_cause = text + its_text, its_is_cause
-        return text
-    except (KeyError, TypeError, ValueError):  # written by another program
-        return str(exceptions)
-
-
-def _one_traceback(exception: Mapping[str, Any]) -> str:
-    lines = ["Traceback (most recent call last):"]
-    for frame in exception["frames"]:
-        lines.append('  File "{filename}", line {lineno}, in {name}'.format(**frame))
-    lines.append(f"{exception['exc_type']}: {exception['exc_value']}")
-    return "\n".join([*lines, *exception.get("exc_notes", ())])

@@ -1,0 +1,41 @@
+"""Limits repeated lines: while no broker answers, the Kafka clients write the same ones."""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+
+_NUMBERS = re.compile(r"\d+")
+_KINDS_MAX = 500
+
+
+class Repeats(logging.Filter):
+    """Drops a line of one logger if the same line has passed less than `every_s` seconds ago.
+
+    Lines that differ only in numbers are the same. The next line that passes gets the number of
+    dropped ones. While no broker answers, each Kafka client writes twenty lines a second.
+    """
+
+    def __init__(
+        self, name: str, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._name = name
+        self._every_s = every_s
+        self._clock = clock
+        # By kind of line: the time when it may pass again, and the number withheld until then.
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name != self._name:
+            return True
+        now, kind = self._clock(), _NUMBERS.sub("#", record.getMessage())
+        again_at, withheld = self._seen.get(kind, (0.0, 0))
+        if now < again_at:
+            self._seen[kind] = again_at, withheld + 1
+            return False
+        if len(self._seen) >= _KINDS_MAX:
+            self._seen.clear()
+        self._seen[kind] = now + self._every_s, 0
+        record.withheld = withheld
+        return True
