@@ -10,8 +10,9 @@ from rich.text import Text
 
 from kworker.cli.options import PREPARE_PANEL, ConfigOption, JsonOption
 from kworker.config import toml_file
-from kworker.config.model import Config, SparkSettings, format_size
+from kworker.config.model import Config, SparkSettings
 from kworker.config.rules import memory_ceiling
+from kworker.config.value_types import format_size
 from kworker.core.duration import format_duration
 from kworker.core.offset_map import unsettled_max
 from kworker.errors import ConfigError, ExitCode

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 from kworker.config.client_properties import CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
 from kworker.config.kafka_rules import group_protocol, properties, sasl, transactions
 from kworker.config.keys import Key, nearest
-from kworker.config.model import Settings, format_size
+from kworker.config.model import Settings
 from kworker.config.topics import of_a_service
 from kworker.config.validation import Problem
+from kworker.config.value_types import format_size
 from kworker.core.address import Address
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from kworker.config.model import Config, format_size
+from kworker.config.model import Config
 from kworker.config.rules import WORKER_BYTES, memory_ceiling
+from kworker.config.value_types import format_size
 from kworker.core.event_id import names_function
 from kworker.errors import ExitCode
 from kworker.preflight.findings import Finding

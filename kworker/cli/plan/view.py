@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kworker.cli.plan.estimate import CapacityPlan, PlanQuestion
-from kworker.config.model import Config, format_size
+from kworker.config.model import Config
+from kworker.config.value_types import format_size
 from kworker.core import capacity
 from kworker.core.duration import format_duration
 

@@ -10,7 +10,8 @@ import yaml
 
 from kworker.config import toml_file
 from kworker.config.environment import Override, overrides
-from kworker.config.model import Config, parse_size
+from kworker.config.model import Config
+from kworker.config.value_types import parse_size
 from kworker.console.guard import PROBES
 from kworker.core.address import Address
 from kworker.supervisor.limits import Limits
