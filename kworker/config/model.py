@@ -140,6 +140,7 @@ class ConsoleSettings(Section):
 class LogSettings(Section):
     format: Literal["auto", "console", "json"] = "auto"
     level: LogLevel = "info"
+    levels: dict[str, LogLevel] = {}
 
 
 class Settings(Section):

@@ -189,6 +189,18 @@ def console(config: Settings) -> Iterator[Problem]:
         )
 
 
+def log_levels(config: Settings) -> Iterator[Problem]:
+    """Checks that `log.levels` names loggers of the user's code and of libraries."""
+    for name in config.log.levels:
+        if name in ("", "root") or name.split(".")[0] == "kworker":
+            yield Problem(
+                ("log", "levels", name),
+                "expected the name of a logger of your code or of a library; log.level is the level"
+                f' of all others, and of kworker itself, got "{name}"',
+                (("log", "level"),),
+            )
+
+
 WORKER_BYTES = 120_000_000
 """Memory of a worker without records: interpreter, libraries, and handlers of usual size."""
 
@@ -269,6 +281,7 @@ RULES: tuple[Callable[[Settings], Iterator[Problem]], ...] = (
     breaker,
     idempotency,
     console,
+    log_levels,
     memory,
     transactions,
 )

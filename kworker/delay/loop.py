@@ -283,7 +283,7 @@ class DelayLoop:
             _LOG.error(
                 f"a record of a delay topic becomes a dead letter ({failure.kind}): it has no valid"
                 " kworker headers",
-                record=f"{raw.topic()}/{raw.partition()}/{raw.offset()}",
+                record=f"{raw.topic()}:{raw.partition()}:{raw.offset()}",
                 error=failure.message,
             )
 

@@ -37,5 +37,6 @@ class Repeats(logging.Filter):
         if len(self._seen) >= _KINDS_MAX:
             self._seen.clear()
         self._seen[kind] = now + self._every_s, 0
-        record.withheld = withheld
+        if withheld:
+            record.withheld = withheld
         return True

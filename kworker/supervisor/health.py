@@ -82,7 +82,7 @@ class WorkerHealth:
             f" it, with SIGTERM in {limits.dump_s:g} s, SIGABRT in {abort_s:g} s, SIGKILL in"
             f" {abort_s + limits.abort_s:g} s",
             worker_pid=worker.pid,
-            suspects=[f"{h.topic}/{h.partition}/{h.offset}" for h in stuck.held],
+            suspects=[f"{h.topic}:{h.partition}:{h.offset}" for h in stuck.held],
         )
         steps = exit_plan.for_stuck_process(now, limits.dump_s, limits.term_s, limits.abort_s)
         worker.abort(steps, stuck.held)

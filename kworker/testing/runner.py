@@ -1,5 +1,6 @@
 """Runs a handler over records, as the service would."""
 
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.core.message import Fields, RawMessage
+from kworker.log.running import NamingLogRecord
 from kworker.message import Message
 from kworker.testing.memory_service import MemoryService
 from kworker.testing.messages import TOPIC, as_message
@@ -34,6 +36,8 @@ def run(
     The real worker and the real delay process run here, with Kafka and Redis in memory. While a
     handler runs, their clock goes on as yours does; while records only wait, it goes on at once.
     What is not here: other processes, so that a handler that ends its process ends the test.
+    Lines that the handler logs go where the test's lines go, to `caplog` for example; each has the
+    attribute `kworker`, with the fields that the service's log would have: `record`, `attempt`.
 
     Args:
         handler: A function, a class or an instance, as the configuration could name one. None takes
@@ -77,15 +81,22 @@ def _served(
     handlers.open(timeout_s).result()
     try:
         service = MemoryService(config, handlers, [_raw(record, config) for record in given])
-        try:
-            service.run(limit_s, timeout_s)
-        finally:
-            service.stop()
+        _run(service, limit_s, timeout_s)
     except BaseException:
         handlers.abandon()
         raise
     handlers.close()
     return service
+
+
+def _run(service: MemoryService, limit_s: float, timeout_s: float) -> None:
+    made_by = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(NamingLogRecord)
+    try:
+        service.run(limit_s, timeout_s)
+    finally:
+        service.stop()
+        logging.setLogRecordFactory(made_by)
 
 
 def _configured(

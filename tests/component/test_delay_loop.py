@@ -443,7 +443,7 @@ def test_forged_records_are_told_and_counted(
     assert bench.loop.dead == 1
     said = capsys.readouterr().out
     assert "dead letter" in said
-    assert f"{SECOND}/0/0" in said
+    assert f"{SECOND}:0:0" in said
 
 
 def test_unreadable_headers_in_a_delay_topic_kill_one_record(

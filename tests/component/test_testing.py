@@ -1,6 +1,7 @@
 """`kworker.testing`: a service in memory does with records what a real one does, and at once."""
 
 import asyncio
+import logging
 import re
 import threading
 import time
@@ -375,3 +376,31 @@ def test_what_the_manual_shows_is_true() -> None:
         return run(lambda _order: None, records, **options)
 
     names["test_an_order_becomes_an_invoice"](kworker_run)
+
+
+def _logs(given: Message) -> None:
+    logging.getLogger("handlers").warning("order %s", given.text())
+
+
+@batch(size=2)
+def _logs_of_a_batch(given: list[Message]) -> None:
+    logging.getLogger("handlers").warning("%d orders", len(given))
+
+
+async def _logs_in_a_thread(given: Message) -> None:
+    await asyncio.to_thread(_logs, given)
+
+
+@pytest.mark.parametrize("handler", [_logs, _logs_in_a_thread])
+def test_a_handlers_line_names_its_record(handler: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """As in the service: a thread that copies the context has the record, too."""
+    run(handler, [message(b"1", partition=3), message(b"2", partition=4)])
+    named = {line.getMessage(): getattr(line, "kworker", None) for line in caplog.records}
+    assert named["order 1"] == {"record": "test:3:0", "attempt": 1}
+    assert named["order 2"] == {"record": "test:4:0", "attempt": 1}
+
+
+def test_a_batchs_line_names_its_first_and_count(caplog: pytest.LogCaptureFixture) -> None:
+    run(_logs_of_a_batch, [message(b"1", key="a"), message(b"2", key="b")])
+    named = {line.getMessage(): getattr(line, "kworker", None) for line in caplog.records}
+    assert named["2 orders"] == {"record": "test:0:0", "batch": 2}

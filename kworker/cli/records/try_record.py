@@ -89,7 +89,10 @@ def try_(
     that it was. Exit code 1 means that the handler raised. With source.tombstones = "skip",
     nothing is run for a record without a value.
     """
+    from kworker import log
+
     loaded = toml_file.load(config)
+    log.configure(loaded.log)
     made = _record(loaded, record, topic, key)
     if attempt is not None:
         made.attempt = attempt

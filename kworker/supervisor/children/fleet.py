@@ -199,6 +199,7 @@ class Fleet:
         setproctitle(f"kworker: worker {slot.number} [{config.name}] starting")
         raise_oom_score(_OOM_SCORE_MORE)
         log.identify(worker=slot.number)
+        log.capture_prints(config.log)
         self._folder.join_workers()
         self._host_lock.share()
         return self._worker_main(config, slot, self.lifeline)
@@ -224,7 +225,7 @@ class Fleet:
             f"worker {worker.number} had {len(places)} unfinished records, which may have caused"
             " its end: they will run in an isolated process",
             why=death.why,
-            records=["/".join(map(str, place)) for place in places[:_LOGGED_MAX]],
+            records=["{}:{}:{}".format(*place) for place in places[:_LOGGED_MAX]],
         )
 
     def _handle_death(self, worker: WorkerProcess, death: Death, now: float) -> ExitCode | None:

@@ -10,6 +10,7 @@ from typing import NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
+from kworker.log.running import HERE
 from kworker.worker.handlers.async_pool import SLACK_S
 from kworker.worker.handlers.batch_buffer import BatchBuffers
 from kworker.worker.handlers.batch_run import AsyncRunBatch, HandlerBatch, RunBatch
@@ -184,6 +185,7 @@ class ThreadRunners:
                 batch.fail(error)
             if self._end_copy is not None:
                 self._end_copy()
+            HERE.running = None
             self.done.append(batch)
             batch.wake()  # there is room for the next
 

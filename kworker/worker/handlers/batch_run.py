@@ -10,6 +10,7 @@ from kworker.core.bisection import Bisection, PartOutcomes, returned
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Hand
+from kworker.log.running import HERE, TASK
 from kworker.message import Message
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke, message_of
@@ -148,6 +149,7 @@ def make_run_batch(
         if (batching := batch.batching) is None:
             return run_single(batch)
         while part := calls.next(batch, batching):
+            HERE.running = part.messages  # for its log lines
             try:
                 # What it returned may raise as well, being a list of the user's own kind.
                 ends = returned(len(part.records), batching.call(part.items, part.messages))
@@ -179,6 +181,7 @@ def make_async_run_batch(
         if (batching := batch.batching) is None:
             return await run_single(batch)
         while part := calls.next(batch, batching):
+            TASK.set(part.messages)  # for its log lines
             try:
                 # What it returned may raise as well, being a list of the user's own kind.
                 value = await batching.call(part.items, part.messages)

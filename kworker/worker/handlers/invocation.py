@@ -9,6 +9,7 @@ import structlog
 from kworker.core.failure import Failure
 from kworker.core.outcome import NO_RESULTS, Outcome
 from kworker.core.record import Record
+from kworker.log.running import HERE, TASK
 from kworker.message import Message
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
@@ -32,7 +33,7 @@ def make_invoke(
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
-    new = object.__new__
+    new, here = object.__new__, HERE
 
     def run_one(record: Record, began_ns: int) -> Outcome:
         message = new(Message)  # and not by its constructor, which is for people
@@ -40,6 +41,7 @@ def make_invoke(
         message._attempt = record.attempt
         message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
+        here.running = message  # for its log lines; the pool forgets it, not each run
         returned = only(message) if only else of(record.raw.topic())(message)
         return NO_RESULTS if returned is None else encode(record, returned)
 
@@ -54,7 +56,7 @@ def make_async_invoke(
     """Returns a coroutine function that runs a handler. For the parameters see `make_invoke`."""
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
-    new = object.__new__
+    new, set_running = object.__new__, TASK.set
 
     async def run_one(record: Record, began_ns: int) -> Outcome:
         message = new(Message)  # and not by its constructor, which is for people
@@ -62,6 +64,7 @@ def make_async_invoke(
         message._attempt = record.attempt
         message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
+        set_running(message)  # for its log lines, until the task ends
         returned = await (only(message) if only else of(record.raw.topic())(message))
         return NO_RESULTS if returned is None else encode(record, returned)
 
@@ -91,6 +94,7 @@ def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_
         if (call := record.on_dead) is None:
             return run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
+        HERE.running = message
         try:
             if dead := handlers.on_dead_of(message.topic):
                 dead(message, call.error)
@@ -114,6 +118,7 @@ def _with_async_on_dead(
         if (call := record.on_dead) is None:
             return await run_one(record, began_ns)
         message = message_of(record, attempts, began_ns + timeout_ns)
+        TASK.set(message)
         try:
             if dead := handlers.on_dead_of(message.topic):
                 called = dead(message, call.error)
@@ -129,6 +134,6 @@ def _with_async_on_dead(
 def _warn(message: Message, error: BaseException) -> None:
     _LOG.warning(
         "the handler's dead() raised an exception; the dead letter is written nevertheless",
-        record=f"{message.topic}/{message.partition}/{message.offset}",
+        record=f"{message.topic}:{message.partition}:{message.offset}",
         error=str(Failure.of(error)),
     )

@@ -13,6 +13,7 @@ from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.core.run_times import RunTimes
 from kworker.instance.scoreboard import Hand
+from kworker.log.running import HERE
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
@@ -200,6 +201,7 @@ class ThreadPool:
                 self._end_copy()
             self.completed.wake()
             hand.clear()
+            HERE.running = None
             self._current[index] = None
             self._finished[index] += 1
 

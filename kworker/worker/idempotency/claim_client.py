@@ -254,7 +254,7 @@ def _log_duplicates(duplicates: list[Record]) -> None:
     for record in duplicates:
         _LOG.debug(
             "duplicate: its event was done before; settled without a run",
-            source=str(record.source),
+            record="{}:{}:{}".format(*record.source.place),
         )
 
 

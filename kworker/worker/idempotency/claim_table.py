@@ -235,7 +235,7 @@ class ClaimTable:
             self._log_at = now + _WITHOUT_ID_EVERY_S
             _LOG.warning(
                 "record has no idempotency key; running it without duplicate protection",
-                record=source_of(record),
+                record="{}:{}:{}".format(*record.source.place),
                 why=why,
                 so_far=self._without_id,
             )

@@ -77,7 +77,7 @@ class KnownSuspects:
             _LOG.warning(
                 "a record ended its process, and that cannot be written to the crash journal"
                 f" ({error.strerror}); after a restart, this record's crashes are counted from 0",
-                suspect="/".join(map(str, suspect.place)),
+                suspect="{}:{}:{}".format(*suspect.place),
             )
 
     def settled(self, records: Iterable[Record]) -> None:

@@ -262,7 +262,7 @@ class Quarantine:
             f"a suspect exceeded workers.handler_timeout = {self._timeout} in the isolated process"
             f" {process.pid}; the stacks of this process are dumped, and it is ended",
             cell=process.pid,
-            suspects=[f"{held.topic}/{held.partition}/{held.offset}" for held in overdue],
+            suspects=[f"{held.topic}:{held.partition}:{held.offset}" for held in overdue],
         )
         process.end_stuck(now, overdue)
 
@@ -307,7 +307,7 @@ class Quarantine:
     def _count_death(self, counted: CountedDeath, end: ProcessEnd) -> None:
         suspect = counted.suspect
         self._known.record_death(suspect)
-        name = "/".join(map(str, suspect.place))
+        name = "{}:{}:{}".format(*suspect.place)
         limit = self._config.dead_letter.crash_limit
         if not counted.convicted:
             _LOG.warning(

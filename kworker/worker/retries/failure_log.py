@@ -52,13 +52,13 @@ class FailureLog:
 
     def dead(self, record: Record, failure: Failure, reason: str, now: float, now_ms: int) -> None:
         """Logs the failed run after which a record becomes a dead letter."""
-        place = "{}:{}:{}".format(*record.source.place)
+        place = _position(record)
         self.recent.append(RecentLetter(place, reason, str(failure), now_ms))
         self._deaths.roll(now)
         if self._deaths.add():
             _LOG.error(
                 f"the record becomes a dead letter: {reason}",
-                record=_position(record),
+                record=place,
                 attempt=record.attempt,
                 error=str(failure),
                 stack=failure.stack,
@@ -93,5 +93,4 @@ class _Window:
 
 
 def _position(record: Record) -> str:
-    source = record.source
-    return f"{source.topic}/{source.partition}/{source.offset}"
+    return "{}:{}:{}".format(*record.source.place)

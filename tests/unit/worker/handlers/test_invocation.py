@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from kworker.core.headers import SOURCE, Envelope
 from kworker.core.outcome import DeadLettered, OnDeadCall, Output
 from kworker.core.record import PLACE_BITS, Record
+from kworker.log.running import fields
 from kworker.message import Message
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
@@ -135,8 +136,22 @@ def test_an_exception_of_dead_is_a_warning(run: Run, raised: BaseException) -> N
         assert run(telling(ValueError("no")), pytest.fail, dead) is LETTER
     [line] = lines
     assert line["log_level"] == "warning"
-    assert line["record"] == "orders/0/7"
+    assert line["record"] == "orders:0:7"
     assert type(raised).__name__ in line["error"]
+
+
+def test_lines_of_a_run_name_its_record(run: Run) -> None:
+    seen: list[object] = []
+    record = a_record(a_partition(), 8)
+    record.attempt = 2
+    run(record, lambda _message: seen.append(fields()))
+    assert seen == [{"record": "orders:0:8", "attempt": 2}]
+
+
+def test_lines_of_a_dead_letters_notice_name_its_record(run: Run) -> None:
+    seen: list[object] = []
+    run(telling(ValueError("no")), pytest.fail, lambda _message, _error: seen.append(fields()))
+    assert seen == [{"record": "orders:0:7", "attempt": 1}]
 
 
 def test_ordinary_records_run_beside_dead_letter_notices(run: Run) -> None:

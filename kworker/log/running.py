@@ -1,0 +1,71 @@
+"""The records of the handler's call that runs here, for the log lines that are written meanwhile.
+
+A handler's call costs one assignment, to `HERE` in a thread of its own, to `TASK` on an event loop.
+The fields are made when a line is written, which most calls do not do. A context variable for both
+would cost a cheap handler 130 ns instead of 50 (measured on 3.11).
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from kworker.core.message import Headers
+from kworker.message import Message
+
+Running = Message | Sequence[Message] | None
+"""The message of the call, the messages of a batch, or None between calls."""
+
+
+class _Here(threading.local):
+    running: Running = None
+
+
+HERE = _Here()
+"""The call that runs in this thread."""
+TASK: ContextVar[Running] = ContextVar("kworker-running", default=None)
+"""The call that runs in this task, in tasks that it makes, and in threads that copy its context."""
+
+_VERSION_00 = 4  # parts of a traceparent: version, trace id, parent id, flags
+
+
+def fields() -> dict[str, Any]:
+    """Returns the fields that name the records of the call that runs here; {} if none runs."""
+    match TASK.get() or HERE.running:
+        case None:
+            return {}
+        case Message() as message:
+            return {"record": _place(message), "attempt": message.attempt, **_trace(message)}
+        case messages:
+            return {"record": _place(messages[0]), "batch": len(messages)}
+
+
+class NamingLogRecord(logging.LogRecord):
+    """A line of the module `logging` that has `kworker`: the fields above.
+
+    So the user's own logging handlers have them, also where another thread writes the line.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.kworker = fields()
+
+
+def _place(message: Message) -> str:
+    return f"{message.topic}:{message.partition}:{message.offset}"
+
+
+def _trace(message: Message) -> dict[str, str]:
+    """Returns the trace id of the record's W3C `traceparent` header, as a field."""
+    trace_id = trace_id_of(message.headers)
+    return {"trace_id": trace_id} if trace_id else {}
+
+
+def trace_id_of(headers: Headers) -> str:
+    """Returns the trace id in the header `traceparent`; "" without a valid one."""
+    found = next((value for name, value in headers if name == "traceparent"), None)
+    parts = (found or b"").decode("ascii", errors="replace").split("-")
+    if len(parts) < _VERSION_00 or len(parts[1]) != 32 or set(parts[1]) - set("0123456789abcdef"):
+        return ""
+    return "" if parts[1] == "0" * 32 else parts[1]
