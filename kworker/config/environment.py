@@ -13,9 +13,15 @@ from kworker.config.keys import KAFKA_TABLES, Key, all_keys, is_table, nearest, 
 
 PREFIX = "KWORKER_"
 # Variables that are no keys of the file: its path, the cache of fetched archives, the crash point
-# of a test, and the supervisor of the Spark job.
+# of a test, the supervisor of the Spark job, and the log file of the daemon.
 NOT_KEYS = frozenset(
-    {"KWORKER_CONFIG", "KWORKER_CACHE", "KWORKER_CRASHPOINT", "KWORKER_PARENT_PID"}
+    {
+        "KWORKER_CONFIG",
+        "KWORKER_CACHE",
+        "KWORKER_CRASHPOINT",
+        "KWORKER_PARENT_PID",
+        "KWORKER_DAEMON_LOG",
+    }
 )
 # Kubernetes sets these in each container for each Service of its namespace, here for one whose
 # name begins with "kworker". They match no key: a key in a section has two underscores.

@@ -141,6 +141,8 @@ class LogSettings(Section):
     format: Literal["auto", "console", "json"] = "auto"
     level: LogLevel = "info"
     levels: dict[str, LogLevel] = {}
+    rotate: Size = "64MiB"  # type: ignore[assignment]
+    keep: Positive = 4
 
 
 class Settings(Section):

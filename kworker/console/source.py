@@ -11,6 +11,7 @@ import structlog
 
 from kworker.console.journal import Change, changes, problem_kind
 from kworker.errors import KworkerError
+from kworker.log.daemon_file import DaemonFile
 
 _LOG = structlog.get_logger()
 
@@ -90,8 +91,13 @@ class StatusSource:
         return Snapshot(self._document, self._age_s, problem)
 
     async def sample(self) -> None:
-        """Asks every SAMPLE_S seconds, so that the samples have no gaps. Runs until cancelled."""
+        """Asks every SAMPLE_S seconds, so that the samples have no gaps. Runs until cancelled.
+
+        Follows the log file as often.
+        """
+        log_file = DaemonFile()
         while True:
+            log_file.turn(self._clock())
             await self.latest()
             await asyncio.sleep(SAMPLE_S)
 

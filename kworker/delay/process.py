@@ -34,6 +34,7 @@ from kworker.delay.loop import DelayLoop
 from kworker.errors import ExitCode
 from kworker.instance.scoreboard import Slot, Text
 from kworker.instance.scoreboard_fields import Field
+from kworker.log.daemon_file import DaemonFile
 from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJudge
 
 _LOG = structlog.get_logger()
@@ -62,6 +63,7 @@ class DelayProcess:
         self._began = began
         self._loop: DelayLoop | None = None
         self._stopping = False
+        self._log_file = DaemonFile()
         self._report_at = 0.0
         self._lag = make_group_lag(config)
 
@@ -102,6 +104,7 @@ class DelayProcess:
     def _goes_on(self) -> bool:
         """Writes the heartbeat; returns False after SIGTERM, or when the supervisor has died."""
         self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+        self._log_file.turn(time.monotonic())
         readable, _, _ = select.select([self._lifeline_fd], [], [], 0)
         return not (self._stopping or readable)
 

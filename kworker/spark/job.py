@@ -17,6 +17,7 @@ from kworker.clients.samples import record_bytes
 from kworker.config.client_properties import admin_properties, leader_properties, table_group
 from kworker.config.model import Config
 from kworker.errors import ConfigError, KworkerError
+from kworker.log.daemon_file import DaemonFile
 from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.checkpoints.lease import Lease
 from kworker.spark.launch import Launcher
@@ -60,6 +61,7 @@ class Job:
         self._client = connect(admin_properties(config))
         self._watch = TopicWatch(self._client, config.delivery.results)
         self._queries: list[TableQuery] = []
+        self._log_file = DaemonFile()
         sample = partial(record_bytes, admin_properties(config), config.delivery.results)
         self._limits = BatchLimits(config.spark, config.state_dir, sample)
         self._standby = Standby(config.state_dir, self._lease, stop, self._report)
@@ -143,6 +145,7 @@ class Job:
             self._raise_if_all_misconfigured()
             while not self._stop.made and not self._all_done:
                 self.turn(time.monotonic())
+                self._log_file.turn(time.monotonic())
                 self._raise_if_all_misconfigured()
                 self._stop.wait(POLL_S if self._once else TURN_S)
             self._stop_queries()

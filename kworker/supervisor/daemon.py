@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kworker.errors import ExitCode, KworkerError
+from kworker.log import daemon_file
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 15
@@ -103,11 +104,10 @@ def _code(serve: Callable[[int], int], ready_fd: int) -> int:
 
 def _redirect(log: Path) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    for fd, onto in ((null, 0), (file, 1), (file, 2)):
-        os.dup2(fd, onto)
+    os.dup2(null, 0)
     os.close(null)
-    os.close(file)
+    daemon_file.open_as_output(log)
+    os.environ[daemon_file.VARIABLE] = str(log.resolve())
 
 
 def _read_first_line(fd: int, timeout_s: float) -> list[str]:

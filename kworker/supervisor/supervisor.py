@@ -12,6 +12,7 @@ from setproctitle import setproctitle
 from kworker.config.model import Config
 from kworker.instance.child import reap
 from kworker.instance.state_folder import StateFolder
+from kworker.log.daemon_file import RotatedFile
 from kworker.supervisor.announcer import Announcer
 from kworker.supervisor.control.commands import verbs
 from kworker.supervisor.control.server import ControlServer
@@ -52,6 +53,7 @@ class Supervisor:
         self._control = ControlServer(folder.socket, self._selector, verbs(self._service), now)
         self._signal_actions = _signal_actions(self._service)
         self._changed_files = wiring.changed_files
+        self._log_file = RotatedFile()
         setproctitle(f"kworker: supervisor [{config.name}]")
         _LOG.info("supervisor started", service=config.name, instance=config.instance)
 
@@ -88,6 +90,7 @@ class Supervisor:
         self._reload_if_changed(now)
         self._service.turn(now)
         self._control.turn(now)
+        self._log_file.turn(now, self._service.config.log)
 
     def _reload_if_changed(self, now: float) -> None:
         if self._service.mode is Mode.SERVING and (changed := self._changed_files(now)):

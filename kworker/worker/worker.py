@@ -33,6 +33,7 @@ from kworker.instance.group_note import GroupNote
 from kworker.instance.proc import has_handler_for, rss_bytes
 from kworker.instance.scoreboard import Slot, Text
 from kworker.instance.scoreboard_fields import Field
+from kworker.log.daemon_file import DaemonFile
 from kworker.worker.assembly import Role, make_intake, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
@@ -83,6 +84,7 @@ class Worker:
         self._signals: list[int] = []
         self._phase = Phase.BOOTING
         self._guard = ForkGuard(slot)
+        self._log_file = DaemonFile()
         self._leaving = False  # give the static place in the group back
         self._drain_by = float("inf")
         self._failure: BaseException | None = None
@@ -203,6 +205,7 @@ class Worker:
         Returns True if the worker is draining then.
         """
         self._keep_signals()
+        self._log_file.turn(time.monotonic())
         fds = [self._wakeup_fd, self._lifeline_fd, self._guard.fd]
         readable, _, _ = select.select(fds, [], [], seconds)
         if self._wakeup_fd in readable:

@@ -74,6 +74,37 @@ def test_a_daemons_log_is_followed_through_a_truncation(service: Service):
         )
 
 
+def test_a_daemons_moved_log_is_begun_anew_and_followed(service: Service):
+    """As logrotate moves it; whoever reads by name, reads all."""
+    started = python("-m", "tests.support.daemon_driver", service.folder, 20)
+    assert started.returncode == 0, started.stderr
+    daemon = psutil.Process(service.status()["pid"])
+    log = service.folder / "kworker.log"
+    with followed(service.folder) as printed:
+        eventually(lambda: printed.read_text().count("\n") == 1, what="the last line")
+        log.rename(service.folder / "moved")
+        eventually(log.exists, what="a new file")
+        assert list(service.client.follow("stop"))[-1]["exit_code"] == 0
+        daemon.wait(10)
+        assert "draining: finishing records, then ending" in events(log.read_text())
+        eventually(lambda: "supervisor ends" in events(printed.read_text()), what="its last line")
+
+
+def test_a_daemons_large_log_is_renamed(service: Service):
+    service.write(settings={"log": {"rotate": "1KiB", "keep": 2}})
+    started = python("-m", "tests.support.daemon_driver", service.folder, 20)
+    assert started.returncode == 0, started.stderr
+    daemon = psutil.Process(service.status()["pid"])
+    log, older = service.folder / "kworker.log", service.folder / "kworker.log.1"
+    with log.open("a") as file:
+        file.write(json.dumps({"event": "x" * 1024}) + "\n")
+    eventually(older.exists, what="the log is renamed")
+    assert "supervisor started" in events(older.read_text())
+    eventually(log.exists, what="a new file")
+    assert list(service.client.follow("stop"))[-1]["exit_code"] == 0
+    daemon.wait(10)
+
+
 def test_a_service_in_the_foreground_is_read_where_it_writes(service: Service):
     """`kworker start 2> FILE`, or under nohup."""
     service.serve()

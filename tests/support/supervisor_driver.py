@@ -100,6 +100,7 @@ def read_config(folder: Path) -> Config:
         raise ConfigError(settings["mistake"])
     spark = settings.pop("spark", False)
     console = {"listen": "", **settings.pop("console", {})}
+    log_settings = LogSettings(**settings.pop("log", {}))
     workers = {"processes": 2, "threads": 2, "concurrency": 2, "drain_timeout": "60s"}
     return Config(
         name=settings.pop("name", "orders"),
@@ -107,6 +108,7 @@ def read_config(folder: Path) -> Config:
         instance=settings.pop("instance", "test"),
         source=SourceSettings(topics=["orders"]),
         console=ConsoleSettings(**console),
+        log=log_settings,
         kafka=KafkaSettings(common={"bootstrap.servers": "127.0.0.1:1"}),
         spark=SparkSettings(tables=[TableSettings(name="t", path=str(folder / "t"))])
         if spark

@@ -17,6 +17,7 @@ from kworker.core.address import Address
 from kworker.core.restart import Backoff
 from kworker.instance.child import exit_text, kill_group, spawn
 from kworker.instance.state_folder import StateFolder
+from kworker.log import daemon_file
 from kworker.supervisor.limits import Limits
 
 COMMAND = (sys.executable, "-P", "-m", "kworker.console")  # -P: not from the working folder
@@ -25,7 +26,10 @@ _LOG = structlog.get_logger()
 _BACKLOG = 64
 _END_S = 1.0
 # All that the console has of the environment: it needs no secret of the service.
-_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
+_INHERITED = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"),
+    daemon_file.VARIABLE,
+)
 
 
 class ConsoleChild:

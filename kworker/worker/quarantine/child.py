@@ -27,6 +27,7 @@ from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
 from kworker.instance.proc import raise_oom_score
 from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
+from kworker.log.daemon_file import DaemonFile
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.pool import Pool
@@ -101,6 +102,7 @@ class IsolatedRunner:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._ready: deque[Record] = deque()
         self._numbers: dict[Record, int] = {}
+        self._log_file = DaemonFile()
 
     def serve(self, parent: Parent) -> None:
         """Serves requests until the worker has ended or has closed the pipe."""
@@ -114,7 +116,9 @@ class IsolatedRunner:
                 record = self._record(message)
                 self._numbers[record] = message.number
                 self._ready.append(record)
-        self._ready.extendleft(reversed(self._pool.reclaim(time.monotonic())))
+        now = time.monotonic()
+        self._log_file.turn(now)
+        self._ready.extendleft(reversed(self._pool.reclaim(now)))
         if self._ready:
             self._pool.feed(self._take)
         for record in self._pool.completed.take(_TURN_S if self._numbers else 0.0):

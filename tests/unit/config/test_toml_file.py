@@ -146,6 +146,8 @@ def test_given_names_stay_as_given(load: Load) -> None:
         (toml(log='levels = { mine = "loud" }'), "log.levels.mine: expected "),
         (toml(log='levels = { "kworker.cli" = "debug" }'), "log.levels.kworker.cli: expected the"),
         (toml(log='levels = { root = "debug" }'), "log.levels.root: expected the name of a logger"),
+        (toml(log="rotate = 3"), "log.rotate: expected a size"),
+        (toml(log="keep = 0"), "log.keep: expected a whole number of at least 1"),
         (toml(kafka="retries = [1]"), "kafka.retries: expected a string, a number, true or"),
         (toml(workers="thread = 3"), "workers.thread: unknown key; did you mean threads?"),
         (toml(top="threads = 3"), "threads: unknown key; did you mean workers.threads?"),
