@@ -174,6 +174,7 @@ def dump(config: ConfigOption = None) -> None:
 
 
 def _start_daemon(loaded: Config, config: Any, timeout_s: float, *, reload: bool) -> None:
+    from kworker.cli.logs.lines import why_it_ended
     from kworker.cli.serve import serve
     from kworker.supervisor.daemon import DaemonExited, DaemonReady, DaemonWaiting, launch
 
@@ -193,7 +194,8 @@ def _start_daemon(loaded: Config, config: Any, timeout_s: float, *, reload: bool
                 " background: `kworker status` shows what it waits for, `kworker stop` ends it"
             )
         case DaemonExited(code, words):
-            typer.echo(words, err=True)
+            for line in why_it_ended(words.splitlines()):
+                typer.echo(line, err=True)
             typer.echo(f"kworker: {loaded.name} ended during its start; see {folder.log}", err=True)
             raise typer.Exit(code)
 

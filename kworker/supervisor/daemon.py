@@ -12,8 +12,7 @@ from pathlib import Path
 from kworker.errors import ExitCode, KworkerError
 from kworker.log import daemon_file
 
-_TAIL_BYTES = 4096
-_TAIL_LINES = 15
+_TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +125,7 @@ def _tail(log: Path, begins: int) -> str:
     """
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(begins, size - _TAIL_BYTES))
+        begins = begins if begins <= size else 0  # it was rotated
+        position = file.seek(max(begins, size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-_TAIL_LINES:])
+    return "\n".join(lines if position == begins else lines[1:])

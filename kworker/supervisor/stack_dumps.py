@@ -1,10 +1,13 @@
 """Stack dumps of the whole service, one process after the other."""
 
 import faulthandler
+import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Iterable
 
+from kworker.instance.proc import command_line
 from kworker.supervisor.children.worker_process import WorkerProcess
 
 
@@ -25,6 +28,7 @@ class StackDumps:
 
         These children dump their own stacks in later calls of `turn`.
         """
+        _head(os.getpid())
         faulthandler.dump_traceback(all_threads=True)
         self._waiting = deque(processes)
         return [process.pid for process in self._waiting if process.pid]
@@ -33,4 +37,16 @@ class StackDumps:
         """Sends SIGUSR1 to the next child, if its turn has come. The child dumps its stacks."""
         if self._waiting and now >= self._next_at:
             self._next_at = now + self._gap_s
-            self._waiting.popleft().signal(signal.SIGUSR1)
+            process = self._waiting.popleft()
+            if process.pid:
+                _head(process.pid)
+                process.signal(signal.SIGUSR1)
+
+
+def _head(pid: int) -> None:
+    """Writes the line above the stacks of a process, as plain as they are, at every log level."""
+    try:
+        sys.stderr.write(f"stacks of {command_line(pid)} (pid {pid}), by thread:\n")
+        sys.stderr.flush()
+    except OSError:  # a full disk or a lost reader must not stop the service
+        pass

@@ -142,6 +142,9 @@ def test_usr1_dumps_the_stacks_of_all(service: Service):
     # the same time, a word at a time.
     eventually(lambda: service.said().count("fake_worker") == 2)
     service.says("in turn")  # the supervisor's own
+    said = service.said()
+    for pid in service.running().values():  # above the stacks of each
+        assert f"(pid {pid}), by thread:\n" in said
     assert len(service.running()) == 2
 
 

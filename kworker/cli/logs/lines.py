@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from kworker.cli.text import printable
@@ -10,6 +10,7 @@ from kworker.cli.text import printable
 Level = Literal["debug", "info", "warning", "error"]
 Form = Literal["text", "json", "terminal"]
 _RANKS = {"debug": 0, "info": 1, "warning": 2, "error": 3, "critical": 4}
+_CAUSE_LINES = 15
 _CONSOLE = re.compile(r"\S+ \[(\w+) *\] ")  # as the console format begins
 
 
@@ -54,6 +55,17 @@ def shown(line: LogLine, form: Form) -> str:
             return line.text if line.fields else json.dumps({"event": line.text})
         case "terminal":
             return _formatted(line.fields) if line.fields else printable(line.text)
+
+
+def why_it_ended(lines: Sequence[str]) -> list[str]:
+    """Returns the last lines of a failed start that tell its cause, as a terminal shows them.
+
+    These are the warnings, the errors, and what is no line of the log, such as a traceback. If
+    there are none, returns the last lines of any kind.
+    """
+    parsed = [LogLine.parse(line.encode()) for line in lines]
+    telling = [line for line in parsed if not line.level or line.has("warning")]
+    return [shown(line, "terminal") for line in (telling or parsed)[-_CAUSE_LINES:]]
 
 
 def _formatted(fields: Mapping[str, Any]) -> str:

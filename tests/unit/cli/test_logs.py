@@ -13,7 +13,7 @@ import pytest
 
 from kworker import log
 from kworker.cli.logs import log_tail
-from kworker.cli.logs.lines import LogLine, shown
+from kworker.cli.logs.lines import LogLine, shown, why_it_ended
 from kworker.cli.logs.log_tail import LogTail
 from kworker.cli.main import run
 from kworker.instance.state_folder import StateFolder
@@ -165,6 +165,21 @@ def test_other_programs_output_is_an_event_in_json() -> None:
     }
     ours = line("it runs", slot=1)
     assert shown(LogLine.parse(ours.encode()), "json") == ours
+
+
+def test_a_failed_start_shows_what_is_wrong_readably() -> None:
+    """Of a daemon, whose log may be JSON and mostly about other things."""
+    problem = line("the port is taken", "error", at=8321)
+    lines = [line("supervisor started"), problem, "kworker: no file", line("supervisor ends")]
+    first, second = why_it_ended(lines)
+    assert "the port is taken" in first
+    assert "{" not in first
+    assert second == "kworker: no file"
+
+
+def test_a_failed_start_without_errors_shows_its_last_lines() -> None:
+    [shown_] = why_it_ended([line("supervisor started")])
+    assert "supervisor started" in shown_
 
 
 @pytest.mark.parametrize("text", [line("red", error="\x1b[31mred\x07", of=["\x1b[0m"]), "\x1b[31m"])
