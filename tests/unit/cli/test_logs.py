@@ -108,6 +108,17 @@ def test_a_rotated_file_is_read_to_its_end_and_then_the_next(path: Path, tail: L
     assert tail.added() == [b"newer"]
 
 
+def test_late_lines_of_a_rotated_file_are_shown_too(path: Path, tail: LogTail) -> None:
+    """A process looks once a second for the name, and writes to the old file until then."""
+    tail.last(1, every)
+    renamed = path.rename(path.with_suffix(".1"))
+    path.write_bytes(b"new\n")
+    assert tail.added() == [b"new"]
+    add(renamed, b"late\n")
+    add(path, b"newer\n")
+    assert tail.added() == [b"late", b"newer"]
+
+
 def test_a_truncated_file_is_read_from_its_beginning(path: Path, tail: LogTail) -> None:
     """As after `copytruncate`."""
     tail.last(1, every)
