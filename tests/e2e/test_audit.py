@@ -1,6 +1,7 @@
 """`kworker audit` as a person types it, over topics on a real broker."""
 
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from kworker.cli.main import run
 from tests.support import kafka
 from tests.support.service import Service
 
-STAMP = 1_700_000_000_000
+STAMP = int(time.time() * 1000) - 3_600_000  # recent: retention deletes old ones meanwhile
 MINUTE_MS = 60_000
 
 

@@ -194,7 +194,7 @@ def test_the_keyboard_reaches_all_of_it(red: Service, opened: Callable[..., View
     view.page.keyboard.press("Enter")
     assert view.focused() == "workers"
     reached = []
-    for _ in range(8):
+    for _ in range(12):
         view.page.keyboard.press("Tab")
         reached.append(view.focused())
     assert {"status.json", "metrics", "livez", "readyz", "startupz"} <= set(reached)
