@@ -318,7 +318,9 @@ class DelayLoop:
             self._answering_since = inf
 
     def _check_membership(self, now: float) -> None:
-        self.membership.update(self.assignment.consumer.absence, now)
+        # Without any delay topic, the client finds none to join the group for.
+        needless = not self._routes.delays and not self.assignment.joined
+        self.membership.update(None if needless else self.assignment.consumer.absence, now)
         if self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
             _LOG.warning("out of the consumer group for too long; joining again with a new client")

@@ -240,6 +240,17 @@ def test_a_resolved_in_doubt_commit_leaves_no_problem(
     assert bench.loop.problems == []
 
 
+def test_without_a_delay_topic_there_is_no_group_to_join(
+    kafka: MemoryKafka, clocks: Clocks
+) -> None:
+    """The client joins for topics that exist; a service without retries would be red."""
+    kafka.coordinated = False
+    idle = DelayBench(kafka, clocks, delays={})
+    idle.run(20_000, 250)
+    assert idle.loop.problems == []
+    assert idle.loop.membership.is_member
+
+
 def test_a_delay_process_without_a_group_answer_joins_anew(
     bench: DelayBench, kafka: MemoryKafka, clocks: Clocks
 ) -> None:

@@ -86,7 +86,14 @@ def in_hand(here: Service) -> int:
 def pause(here: Service) -> tuple[int, int]:
     """Pauses until nothing is in hand, and for a while, in which no record is taken."""
     types(here, "pause")
-    here.until(lambda: not in_hand(here), "nothing is in hand", 30)
+    here.until(lambda: here.state() == "paused", "it is paused", 30)
+    looks = [-1]
+
+    def stands_still() -> bool:
+        looks.append(here.counter("consumed"))
+        return looks[-1] == looks[-2] and not in_hand(here)
+
+    eventually(stands_still, timeout_s=30, every_s=0.5, what="nothing is taken or in hand")
     since, taken = now_ns(), here.counter("consumed")
     eventually(lambda: now_ns() - since > PAUSED_S * 1e9, timeout_s=2 * PAUSED_S, what="a while")
     assert here.state() == "paused"

@@ -57,7 +57,7 @@ def planned_wrongly(rows):
 
 
 def run_wrongly(rows):
-    return rows.selectExpr("raise_error('no such row') AS value")
+    return rows.selectExpr("CAST(raise_error('no such row') AS STRING) AS value")
 """
 TABLES = [
     {"name": "good", "path": "data/good"},

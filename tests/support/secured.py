@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
@@ -79,7 +80,10 @@ class SecuredKafka:
         admin.alter_user_scram_credentials([change])[user].result(30)
 
         def known() -> bool:
-            found = admin.describe_user_scram_credentials([user])[user].result(30)
+            try:
+                found = admin.describe_user_scram_credentials([user])[user].result(30)
+            except KafkaException:  # not yet
+                return False
             return bool(found.scram_credential_infos)
 
         eventually(known, what=f"{user} is known")
