@@ -85,6 +85,8 @@ class DelayLoop:
         self._ends: Mapping[PartitionId, int] = {}
         self.membership = Membership(MembershipPolicy(), clock())
         self._answering_since = inf  # the brokers
+        # Without any delay topic, the client finds none to join the group for.
+        self._needed = bool(routes.delays)
         self._in_doubt = True  # a transaction is, or there is no producer
         self._opened_at = 0.0
         self._try_at = self._forward_at = self._tidy_at = self._ask_at = 0.0
@@ -318,9 +320,8 @@ class DelayLoop:
             self._answering_since = inf
 
     def _check_membership(self, now: float) -> None:
-        # Without any delay topic, the client finds none to join the group for.
-        needless = not self._routes.delays and not self.assignment.joined
-        self.membership.update(None if needless else self.assignment.consumer.absence, now)
+        self._needed |= bool(self.assignment.partitions)
+        self.membership.update(self.assignment.consumer.absence if self._needed else None, now)
         if self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
             _LOG.warning("out of the consumer group for too long; joining again with a new client")

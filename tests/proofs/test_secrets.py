@@ -1,5 +1,6 @@
 """A mark in every place for a secret, and a service that runs and fails: nothing shows the mark."""
 
+import os
 import re
 import threading
 import uuid
@@ -117,7 +118,7 @@ class Shown:
     records: dict[str, bytes] = field(default_factory=dict)
     commands: set[str] = field(default_factory=set)
     given: str = ""
-    """The configuration and the environment of a worker, which have every secret."""
+    """The configuration and the environment, which have every secret."""
 
 
 class Rig(NamedTuple):
@@ -200,8 +201,7 @@ def shown(
         service.is_running()
         service.until(lambda: _is_played(service), "every fate, and a table that fails", SLOW_S)
         _ask(made, found)
-        environment = psutil.Process(service.worker_pids()[0]).environ()
-        found.given = f"{service.config.read_text()} {environment}"
+        found.given = f"{service.config.read_text()} {os.environ}"  # which it inherits
         found.files |= _files(service.folder, "while it runs")
         service.ends_well()
         commands.end()

@@ -155,18 +155,6 @@ def without_certificate(_kafka: SecuredKafka, _folder: Path, login: Login) -> Lo
     return {name: value for name, value in login.items() if "key" not in name}
 
 
-def without_tls(_kafka: SecuredKafka, _folder: Path, login: Login) -> Login:
-    return {**login, "security.protocol": "sasl_plaintext"}
-
-
-def without_login(_kafka: SecuredKafka, _folder: Path, login: Login) -> Login:
-    return {**login, "security.protocol": "ssl"}
-
-
-def where_nothing_is_secured(kafka: SecuredKafka, _folder: Path, login: Login) -> Login:
-    return {**login, "bootstrap.servers": kafka.bootstrap}
-
-
 MISFITS = {
     "password": Misfit(with_other_password, "kafka.sasl.password", "Authentication failed"),
     "user": Misfit(with_other_user, "kafka.sasl.password", "Authentication failed"),
@@ -174,9 +162,6 @@ MISFITS = {
     "authority": Misfit(trusting_others, "kafka.ssl.ca.location", "certificate verify failed"),
     "certificate": Misfit(with_others_certificate, "kafka.ssl.certificate.location", "alert "),
     "no certificate": Misfit(without_certificate, "kafka.ssl.certificate.location", "alert "),
-    "no TLS": Misfit(without_tls, "kafka.security.protocol", "close the connection"),
-    "no SASL": Misfit(without_login, "kafka.security.protocol", "close the connection"),
-    "a plain port": Misfit(where_nothing_is_secured, "kafka.security.protocol", "PLAINTEXT"),
 }
 
 
