@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kworker.cli.group_positions import group_positions, offset_spans
 from kworker.cli.options import ConfigOption, JsonOption
 from kworker.cli.positions import (
     GOALS,
@@ -16,6 +15,7 @@ from kworker.cli.positions import (
     print_moves,
     print_partitions,
 )
+from kworker.clients.group_positions import group_positions, offset_spans
 from kworker.config import toml_file
 from kworker.config.client_properties import admin_properties
 from kworker.config.model import Config

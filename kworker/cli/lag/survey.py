@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kworker.cli.group_positions import PositionsAdmin, group_positions, offset_spans
+from kworker.clients.group_positions import PositionsAdmin, group_positions, offset_spans
 from kworker.config.client_properties import delay_group, table_group
 from kworker.config.model import Config
 from kworker.config.topics import TopicInfo, delay_ms, delay_pattern, source_topics
