@@ -4,38 +4,20 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
+from kworker.clients.group_positions import GroupAdmin, settled_offsets
 from kworker.clock import now_ms
 from kworker.config.client_properties import delay_group, table_group
 from kworker.config.model import Config
-from kworker.config.topics import TopicInfo, delay_pattern, source_topics
+from kworker.config.topics import delay_pattern, source_topics
 from kworker.core.message import PartitionId
-from kworker.core.offset_map import Committed, Settled, TopicIdentity
+from kworker.core.offset_map import Settled
 from kworker.errors import ConfigError, KworkerError
 
 OPEN_TRANSACTION_S = 90.0
 """The wait for transactions that were open at the snapshot; kworker's end within 30 s."""
 _ASK_EVERY_S = 0.2
 _NOTHING = Settled(0)
-
-
-class AuditAdmin(Protocol):
-    """The methods of `Admin` that an audit uses."""
-
-    def topic_names(self) -> list[str]: ...
-    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
-    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]: ...
-    def group_offsets(
-        self, group: str, partitions: Iterable[PartitionId]
-    ) -> dict[PartitionId, Committed]: ...
-    def list_offsets(
-        self,
-        partitions: Iterable[PartitionId],
-        which: Literal["earliest", "latest"] | int,
-        *,
-        committed: bool = False,
-    ) -> dict[PartitionId, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +32,7 @@ class AuditTopics:
     dead_state: str
 
     @classmethod
-    def of(cls, config: Config, admin: AuditAdmin) -> "AuditTopics":
+    def of(cls, config: Config, admin: GroupAdmin) -> "AuditTopics":
         """Finds the topics on the brokers. Raises ConfigError if one is missing.
 
         Topics of delays that are no longer configured are included.
@@ -115,7 +97,7 @@ class AuditSnapshot:
 
 def take_snapshot(
     config: Config,
-    admin: AuditAdmin,
+    admin: GroupAdmin,
     from_ms: int | None,
     wait: Callable[[float], object] = time.sleep,
 ) -> AuditSnapshot:
@@ -141,29 +123,26 @@ def take_snapshot(
     return AuditSnapshot(topics, taken_ms, settled, spans, tables)
 
 
-def _partitions(admin: AuditAdmin, topics: Sequence[str]) -> list[PartitionId]:
+def _partitions(admin: GroupAdmin, topics: Sequence[str]) -> list[PartitionId]:
     found = admin.topics(topics)
     return [(name, number) for name in topics for number in range(found[name].partitions)]
 
 
 def _settled(
-    config: Config, admin: AuditAdmin, topics: AuditTopics, numbers: Sequence[PartitionId]
+    config: Config, admin: GroupAdmin, topics: AuditTopics, numbers: Sequence[PartitionId]
 ) -> dict[PartitionId, Settled]:
     """Returns the settled offsets in the topics that workers and delay process read."""
     own = {config.name: {*topics.sources, topics.requeue}}
     if topics.delays:
         own[delay_group(config)] = {*topics.delays}
-    identities = admin.identities(topics.all)
-    found = {}
+    found: dict[PartitionId, Settled] = {}
     for group, read in own.items():
-        held = admin.group_offsets(group, [at for at in numbers if at[0] in read])
-        for at, committed in held.items():
-            found[at] = Settled.of(committed, identities.get(at[0]), at)
+        found |= settled_offsets(admin, group, [at for at in numbers if at[0] in read])
     return found
 
 
 def _table_positions(
-    config: Config, admin: AuditAdmin, numbers: Sequence[PartitionId]
+    config: Config, admin: GroupAdmin, numbers: Sequence[PartitionId]
 ) -> dict[str, dict[int, int]]:
     results = [at for at in numbers if at[0] == config.delivery.results]
     tables = config.spark.tables if config.spark else []
@@ -175,7 +154,7 @@ def _table_positions(
 
 
 def _ends(
-    admin: AuditAdmin,
+    admin: GroupAdmin,
     topics: AuditTopics,
     numbers: Sequence[PartitionId],
     wait: Callable[[float], object],

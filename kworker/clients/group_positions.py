@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, Protocol
 
+from kworker.config.topics import TopicInfo
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, Settled, TopicIdentity
 from kworker.core.positions import GroupPosition
@@ -27,6 +28,13 @@ class PositionsAdmin(Protocol):
     ) -> dict[PartitionId, int]: ...
 
 
+class GroupAdmin(PositionsAdmin, Protocol):
+    """The methods of `Admin` that find a service's topics, and the positions in them."""
+
+    def topic_names(self) -> list[str]: ...
+    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
+
+
 def offset_spans(
     admin: PositionsAdmin, partitions: Collection[PartitionId], *, committed: bool = False
 ) -> dict[PartitionId, range]:
@@ -44,13 +52,28 @@ def group_positions(
 ) -> list[GroupPosition]:
     """Returns the group's position in each partition of `held`. See `Admin.group_offsets`."""
     found = admin.group_offsets(group, held, stable=stable)
-    ids = admin.identities({topic for topic, _ in held})
-    return [_position(at, span, found.get(at), ids.get(at[0])) for at, span in held.items()]
+    settled = _settled(admin, found)
+    return [
+        GroupPosition(
+            *at,
+            found[at].position if at in found else None,
+            span.start,
+            span.stop,
+            settled.get(at, Settled(0)),
+        )
+        for at, span in held.items()
+    ]
 
 
-def _position(
-    at: PartitionId, span: range, found: Committed | None, identity: TopicIdentity | None
-) -> GroupPosition:
-    settled = Settled(0) if found is None else Settled.of(found, identity, at)
-    committed = None if found is None else found.position
-    return GroupPosition(*at, committed, span.start, span.stop, settled)
+def settled_offsets(
+    admin: PositionsAdmin, group: str, partitions: Collection[PartitionId]
+) -> dict[PartitionId, Settled]:
+    """Returns what the group has settled; leaves out partitions without a committed position."""
+    return _settled(admin, admin.group_offsets(group, partitions))
+
+
+def _settled(
+    admin: PositionsAdmin, found: Mapping[PartitionId, Committed]
+) -> dict[PartitionId, Settled]:
+    ids = admin.identities({topic for topic, _ in found}) if found else {}
+    return {at: Settled.of(each, ids.get(at[0]), at) for at, each in found.items()}

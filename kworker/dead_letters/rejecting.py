@@ -1,34 +1,17 @@
 """The search of `kworker reject`: finds the record, if it exists and is not settled."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
+from kworker.clients.group_positions import GroupAdmin, settled_offsets
 from kworker.config.client_properties import delay_group
 from kworker.config.model import Config
-from kworker.config.topics import TopicInfo, delay_pattern, source_topics
+from kworker.config.topics import delay_pattern, source_topics
 from kworker.core.headers import SOURCE, Forged, Source, SourcePosition
-from kworker.core.message import PartitionId, RawMessage
-from kworker.core.offset_map import Committed, Settled, TopicIdentity
+from kworker.core.message import RawMessage
+from kworker.core.offset_map import Settled
 from kworker.errors import KworkerError, UsageError
-
-
-class RejectAdmin(Protocol):
-    """The methods of `Admin` that `RecordSearch` uses."""
-
-    def topic_names(self) -> list[str]: ...
-    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
-    def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]: ...
-    def group_offsets(
-        self, group: str, partitions: Iterable[PartitionId]
-    ) -> dict[PartitionId, Committed]: ...
-    def list_offsets(
-        self,
-        partitions: Iterable[PartitionId],
-        which: Literal["earliest", "latest"] | int,
-        *,
-        committed: bool = False,
-    ) -> dict[PartitionId, int]: ...
 
 
 class RejectReader(Protocol):
@@ -44,7 +27,7 @@ class RecordSearch:
     topic or in the requeue topic. The search finds the copy, so the record can still be rejected.
     """
 
-    def __init__(self, config: Config, admin: RejectAdmin, reader: RejectReader) -> None:
+    def __init__(self, config: Config, admin: GroupAdmin, reader: RejectReader) -> None:
         self._config = config
         self._admin = admin
         self._reader = reader
@@ -68,7 +51,7 @@ class RecordSearch:
                 f"reject: {record} does not exist: {topic}:{number} ends at {high:,}; check the"
                 " offset"
             )
-        settled = self._settled(self._config.name, topic, [at]).get(at)
+        settled = settled_offsets(self._admin, self._config.name, [at]).get(at)
         if offset >= low and not (settled and settled.has(offset)):
             if source := self._read(place):
                 return source
@@ -105,13 +88,6 @@ class RecordSearch:
                 f"reject: {topic} has no partition {number}; its last is {found.partitions - 1}"
             )
 
-    def _settled(
-        self, group: str, topic: str, partitions: Sequence[PartitionId]
-    ) -> dict[PartitionId, Settled]:
-        held = self._admin.group_offsets(group, partitions)
-        identity = self._admin.identities([topic]).get(topic)
-        return {at: Settled.of(each, identity, at) for at, each in held.items()}
-
     def _read(self, place: SourcePosition) -> Source | None:
         topic, number, offset = place
         for raw in self._reader.records(topic, {number: range(offset, offset + 1)}):
@@ -136,7 +112,7 @@ class RecordSearch:
         low = self._admin.list_offsets(partitions, "earliest")
         high = self._admin.list_offsets(partitions, "latest", committed=True)
         begun = {at: Settled(offset) for at, offset in low.items()}
-        settled = begun | self._settled(group, topic, partitions)
+        settled = begun | settled_offsets(self._admin, group, partitions)
         spans = {at[1]: range(max(low[at], settled[at].position), high[at]) for at in partitions}
         for raw in self._reader.records(topic, spans):
             if not settled[topic, raw.partition()].has(raw.offset()):

@@ -19,7 +19,7 @@ ALL = TimeRange()
 
 
 class Brokers:
-    """The topics of one service, `orders` and its own; one partition each. Implements AuditAdmin.
+    """The topics of one service, `orders` and its own; one partition each. Implements GroupAdmin.
 
     Records are appended by the test. `positions` are committed ones, by group and topic.
     """

@@ -3,12 +3,16 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from kworker.clients.group_positions import PositionsAdmin, group_positions, offset_spans
+from kworker.clients.group_positions import (
+    GroupAdmin,
+    PositionsAdmin,
+    group_positions,
+    offset_spans,
+)
 from kworker.config.client_properties import delay_group, table_group
 from kworker.config.model import Config
-from kworker.config.topics import TopicInfo, delay_ms, delay_pattern, source_topics
+from kworker.config.topics import delay_ms, delay_pattern, source_topics
 from kworker.core.duration import format_duration
 from kworker.core.message import PartitionId, RawMessage
 from kworker.core.offset_map import Settled
@@ -17,13 +21,6 @@ from kworker.delay.routes import DelayedRecord
 
 Heads = Mapping[PartitionId, RawMessage | None]
 """The result of `HeadReader.heads`."""
-
-
-class SurveyAdmin(PositionsAdmin, Protocol):
-    """The methods of `Admin` that the survey calls."""
-
-    def topic_names(self) -> list[str]: ...
-    def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,7 @@ def _oldest(ages_s: Iterable[float | None]) -> float | None:
 
 def survey(
     config: Config,
-    admin: SurveyAdmin,
+    admin: GroupAdmin,
     read_heads: Callable[[Mapping[PartitionId, Settled]], Heads],
     now_ms: int,
 ) -> LagReport:
