@@ -22,7 +22,7 @@ from kworker.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from kworker.audit.audit import AuditReport, TableReport
+    from kworker.audit.audit import AuditReport, AuditScope, TableReport
     from kworker.spark.tables.audited_table import AuditedTable, TableAuditScope
 
 app = typer.Typer()
@@ -107,7 +107,9 @@ def _range(from_: str | None, to: str | None) -> TimeRange:
     return found
 
 
-def _audited(config: Config, scope: Any, shown: "AuditBar", *, with_tables: bool) -> "AuditReport":
+def _audited(
+    config: Config, scope: "AuditScope", shown: "AuditBar", *, with_tables: bool
+) -> "AuditReport":
     # Imported only where a broker is needed: `kworker --help` stays fast.
     from kworker.audit.audit import Audit
     from kworker.audit.snapshot import take_snapshot

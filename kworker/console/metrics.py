@@ -27,7 +27,7 @@ _COUNTERS = {
     "maps_ignored": ("offset_maps_ignored", "Offset maps of commits that were foreign or damaged."),
     "published": (
         "records_published",
-        "Results, retries and dead letters in their topics.",
+        "Results, retries and dead letters written; those of aborted transactions count too.",
     ),
     "commits": ("commits", "Commits of positions that the group accepted."),
     "rebalances": ("rebalances", "Assignments of partitions."),

@@ -45,7 +45,7 @@ class Trace(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """What became of a source record. Each record has exactly one outcome."""
+    """The fate of a source record; each record has exactly one."""
 
     RESULT = "result"
     DEAD = "dead letter"

@@ -1,4 +1,4 @@
-"""How many workers a rate needs, by Little's law, and what one process is known to do."""
+"""The number of workers that a rate needs, by Little's law, and measured rates of one process."""
 
 from dataclasses import dataclass
 from math import ceil

@@ -1,4 +1,4 @@
-"""What a worker prints, as events of a log in JSON: a plain line would break its readers.
+"""Events of a JSON log for the lines that a worker prints: a plain line would break its readers.
 
 Python's `sys.stdout` and `sys.stderr` are replaced, so this is all that Python code writes there,
 tracebacks included. Native code, child programs and `sys.stdout.buffer` write to the descriptors

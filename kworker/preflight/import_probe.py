@@ -18,7 +18,7 @@ from kworker.worker.handlers.unfit_handler import UnfitHandler
 
 
 class ReferenceProblem(NamedTuple):
-    """Why a Python reference cannot be used, and the next step; "" where nothing more is known."""
+    """The fault of a Python reference, and the next step; "" where nothing more is known."""
 
     problem: str
     step: str = ""

@@ -1,4 +1,4 @@
-"""Where a service's log lines go: to a file that can be read here, or elsewhere."""
+"""The destination of a service's log lines: a file that can be read here, or elsewhere."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a handler takes, and the calls that fit it."""
+"""The parameters that a handler takes, and the calls that fit them."""
 
 import inspect
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class HandlerSignature:
-    """What a handler takes, as its code says: a message, a value that is built from it, or both.
+    """The parameters of a handler, by its code: a message, a value built from it, or both.
 
     `value` is None if it takes the message itself. `mark` is that of a batch handler, which takes
     lists of them.
