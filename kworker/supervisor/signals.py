@@ -33,6 +33,16 @@ class Signals:
         for signum in HANDLED:
             signal.signal(signum, self._record)
 
+    def ignore(self) -> None:
+        """Ignores these signals from now on: the exit code is known, and stays.
+
+        At its end, Python restores the default actions of signals that have a handler. One more
+        Ctrl-C would then end the process with another code.
+        """
+        for signum in HANDLED:
+            if signum != signal.SIGCHLD:  # which is ignored by default, without its side effects
+                signal.signal(signum, signal.SIG_IGN)
+
     def fileno(self) -> int:
         """Returns the descriptor that is readable when a signal has arrived."""
         return self._woken.fileno()

@@ -64,6 +64,7 @@ class Supervisor:
         """
         while self._service.mode is not Mode.GONE:
             self.turn()
+        self._signals.ignore()
         code = self._service.exit_code
         self._service.finish()
         self._control.close()

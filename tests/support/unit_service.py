@@ -84,8 +84,13 @@ class UnitService:
             raise AssertionError(f"{error}\n{self.said()}") from None
 
     def kill_worker(self) -> None:
-        row = self.status()["workers"][0]
-        self.systemd.process(row["pid"]).kill()
+        """Kills the first worker, once no worker waits for its start any more."""
+        self.until(lambda: self._pids() and all(self._pids()), "every worker has a process")
+        self.systemd.process(self._pids()[0]).kill()
+
+    def _pids(self) -> list[int]:
+        """Of the workers; 0 for one that has died and not started again."""
+        return [row["pid"] or 0 for row in self.status().get("workers", [])]
 
     def kill_supervisor(self) -> None:
         self.systemd.process(int(self.show("MainPID"))).kill()
