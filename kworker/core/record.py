@@ -113,6 +113,11 @@ class Partition:
         self.settled = 0  # records, ever
         self.lanes = PartitionLanes(topic, number)  # or that of an earlier epoch: see `Lanes.open`
 
+    def settle(self, offsets: Collection[int]) -> None:
+        """Notes that all outputs of the records with these offsets are durable."""
+        self.settled += len(offsets)
+        self.ledger.settle(offsets)
+
     def committed(self) -> Committed | None:
         """Returns the position and offset map to commit now; None while no position is known."""
         ledger, position = self.ledger, self.ledger.position

@@ -14,7 +14,7 @@ from kworker.core.outcome import (
     RetryScheduled,
     Skipped,
 )
-from kworker.core.record import Partition, Record, all_ended_well, by_partition
+from kworker.core.record import Partition, Record, all_ended_well
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
@@ -130,21 +130,18 @@ class Settlement:
         if not all_ended_well(ended):
             self._skip([record for record in ended if isinstance(record.outcome, Skipped)])
             ended = [record for record in ended if isinstance(record.outcome, Publishable)]
-        outputs = list(map(outputs_of, ended))
-        if not any(outputs):
-            self._done(ended)
-        elif all(outputs):
+        # Those without outputs, too, once any wait: they settle in their order.
+        if self._outbox.pending or any(map(outputs_of, ended)):
             self._outbox.add(ended)
         else:
-            self._done([record for record, own in zip(ended, outputs, strict=True) if not own])
-            self._outbox.add([record for record, own in zip(ended, outputs, strict=True) if own])
+            self._done(ended)
 
     def _skip(self, skipped: list[Record]) -> None:
         """Settles duplicates and tombstones, for which nothing is published."""
         tombstones = [record for record in skipped if record.outcome is TOMBSTONE]
         self.counters.duplicates += len(skipped) - len(tombstones)
         self.counters.dropped += len(tombstones)
-        _settle(skipped)
+        self.guarantee.settle(skipped)
         self._dispatch.settled(tombstones)
 
     # -- publishing and committing ----------------------------------------------------
@@ -194,12 +191,12 @@ class Settlement:
         self.counters.retried += len(retried)
         self.counters.dead += len(dead)
         self.counters.dead_by_reason.update(map(_reason, dead))
-        _settle([*retried, *dead])
+        self.guarantee.settle([*retried, *dead])
         self._dispatch.settled_failures(retried, dead)
 
     def _done(self, records: list[Record]) -> None:
         self.counters.done += len(records)
-        _settle(records)
+        self.guarantee.settle(records)
         self._dispatch.settled(records)
 
     # -- what a topic refuses for good ------------------------------------------------
@@ -249,13 +246,6 @@ class Settlement:
     def _refuse(self, record: Record, why: str) -> None:
         self._outbox.let_go([record])
         self._endings.refused(record, why)
-
-
-def _settle(records: list[Record]) -> None:
-    """Notes in the partitions' ledgers that all outputs of these records are durable."""
-    for partition, own in by_partition(records):
-        partition.settled += len(own)
-        partition.ledger.settle([record.offset for record in own])
 
 
 def _reason(record: Record) -> str:

@@ -13,6 +13,7 @@ from kworker.core.claim import ClaimDone
 from kworker.core.headers import Envelope, Source
 from kworker.core.message import Fields
 from kworker.core.offset_map import TopicIdentity
+from kworker.core.outcome import Output
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support import claims_rig
 from tests.support.delayed import Delays, requeue
@@ -114,6 +115,49 @@ def test_a_run_that_ended_while_away_is_not_repeated(transactional: str) -> None
     assert begun(bench) == [0, 1]
     assert published(kafka) == [b"result of 0", b"result of 1"]
     assert kafka.committed(GROUP) == {AT: 2}
+
+
+def test_a_key_runs_again_in_order_when_a_result_was_not_written() -> None:
+    """The later record has no result, and could be done before the earlier one's is in Kafka."""
+    kafka = one_partition(b"a", b"a")
+    bench = Bench(kafka, ["foo"])
+    kafka.writable = False
+    bench.turn(2)
+    bench.end_with_result(b"0")
+    bench.turn(2)
+    bench.end(b"1")
+    bench.turn(3)
+    lose(bench)
+    kafka.writable = True
+    end_all_in_turn(bench, 2)
+    assert begun(bench) == [0, 1, 0, 1]
+    assert kafka.committed(GROUP) == {AT: 2}
+
+
+def test_a_key_runs_again_in_order_when_a_result_was_refused() -> None:
+    """The later record must not be done while the earlier one's dead letter is on its way."""
+    kafka = one_partition(b"a", b"a")
+    results = kafka.topic(RESULTS)
+    assert results
+    results.compacted = True
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    bench.pool.end(bench.holds(b"0"), [Output(RESULTS, None, b"without a key", [])])
+    bench.turn()
+    bench.end(b"1")
+    bench.turn()
+    lose(bench)
+    end_all_in_turn(bench, 2)
+    assert begun(bench) == [0, 1, 0, 1]
+    assert kafka.committed(GROUP) == {AT: 2}
+
+
+def end_all_in_turn(bench: Bench, count: int) -> None:
+    """Each as soon as it has begun, so many times."""
+    for _ in range(count):
+        for record in list(bench.pool.held):
+            bench.pool.end(record)
+        bench.turn(3)
 
 
 def test_an_aborted_outcome_is_written_again_in_the_next_epoch() -> None:

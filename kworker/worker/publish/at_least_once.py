@@ -8,6 +8,7 @@ from kworker.core.record import Partition, Record
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.publisher import Publisher
+from kworker.worker.publish.settle_order import SettleOrder
 
 
 class DeliveryGuarantee(Protocol):
@@ -37,6 +38,9 @@ class DeliveryGuarantee(Protocol):
 
     def drained(self, going: Collection[Partition]) -> bool:
         """Returns True if nothing is left to do for these partitions but `give_up`."""
+
+    def settle(self, records: list[Record]) -> None:
+        """Notes in the ledgers that all outputs of these records are durable."""
 
     def turn(self, now: float) -> list[Record]:
         """Goes on publishing. Returns records for the caller to settle.
@@ -84,6 +88,8 @@ class AtLeastOnce:
         self._committer = committer
         self._partitions = partitions
         self._outbox = outbox
+        self._order = SettleOrder()
+        outbox.overtaken = self._order.overtaken
 
     @property
     def published(self) -> int:
@@ -107,6 +113,9 @@ class AtLeastOnce:
     def drained(self, going: Collection[Partition]) -> bool:  # noqa: ARG002 - all of them
         return not self._outbox.pending
 
+    def settle(self, records: list[Record]) -> None:
+        self._order.settle(records)
+
     def turn(self, now: float) -> list[Record]:
         return self._publisher.turn(now)
 
@@ -120,7 +129,8 @@ class AtLeastOnce:
         self._committer.commit_now(going)
 
     def drop(self, partition: Partition) -> None:
-        """Does nothing, since outcomes of the partition are published all the same."""
+        # Its outcomes are published all the same.
+        self._order.forget(partition)
 
     def take_dropped(self) -> list[Record]:
         return []

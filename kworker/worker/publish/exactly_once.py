@@ -23,6 +23,7 @@ from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.in_doubt import FencingJudge, ForeignFence, InDoubtTransaction
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.output_batch import FillResult, OutputBatch
+from kworker.worker.publish.settle_order import settle
 from kworker.worker.publish.transactor import (
     TransactionMember,
     TransactionPolicy,
@@ -153,6 +154,9 @@ class ExactlyOnce:
 
     def flush(self, now: float) -> None:  # noqa: ARG002 - whenever the next turn is
         self._flush_due = True
+
+    def settle(self, records: list[Record]) -> None:
+        settle(records)
 
     def commit(self, now: float) -> None:
         """Does nothing, since transactions commit the positions."""

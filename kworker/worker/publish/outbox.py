@@ -1,7 +1,7 @@
 """Outcomes that wait to be written."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -55,6 +55,8 @@ class Outbox:
         self.undeliverable: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
         self.waiting: deque[Record] = deque()  # in the order in which they are written
         self.refusals = Refusals(policy.retry_s, limits := limits or TopicLimits([]))
+        # Told of records that do not go to Kafka in their order.
+        self.overtaken: Callable[[Iterable[Record]], None] = lambda _: None
         self._held: list[Undeliverable] = []
         self._large: list[Record] = []  # wait for the brokers to tell the limits
         self._large_since = 0  # the answers by then
@@ -95,6 +97,7 @@ class Outbox:
         self.add(records)
         for record in records:
             self.waiting.remove(record)
+        self.overtaken(records)
         self._large += map(alone, records)
         self._large_since = self._limits.answers
         self._limits.stale = True
@@ -157,7 +160,9 @@ class Outbox:
 
     def block_first(self) -> None:
         """Moves the first record of `waiting` to `refusals`, because its topic backs off."""
-        self.refusals.wait(self.waiting.popleft())
+        record = self.waiting.popleft()
+        self.overtaken([record])
+        self.refusals.wait(record)
 
     def first_refused(
         self, topic: str, refused: KafkaRequestError, under_way: Collection[Record], now: float
@@ -172,6 +177,7 @@ class Outbox:
             self._condemn(record, topic, str(refused))
         else:
             moved = self.refusals.refused_at_once(record, topic, str(refused), under_way, now)
+            self.overtaken(moved)
             self.waiting = deque(without(self.waiting, set(moved)))
 
     def returned(self, records: list[Record], now: float) -> None:
@@ -179,6 +185,7 @@ class Outbox:
 
         If a record has failed delivery reports, these tell why it is not in Kafka.
         """
+        self.overtaken(records)
         again, verdicts = self.refusals.sort_out(records, now)
         for verdict in verdicts:
             self._condemn(*verdict)
@@ -202,6 +209,7 @@ class Outbox:
         self.waiting = deque(without(self.waiting, set(moved)))
 
     def _condemn(self, record: Record, topic: str, why: str) -> None:
+        self.overtaken([record])
         self.undeliverable.append(Undeliverable(record, topic, why, record in self._tried_again))
 
     def write(self, record: Record) -> None:

@@ -239,8 +239,8 @@ class Refusals:
         All outputs of `records` are in Kafka now, so their topics accept outputs.
         """
         # One of many will do: it says what the topic takes.
-        last = outputs_of(records[-1])[-1]
-        self._took.add((last.topic, last.key is None))
+        if last := next(filter(None, map(outputs_of, reversed(records))), None):
+            self._took.add((last[-1].topic, last[-1].key is None))
         if self.problems or self._accused or self._searches:
             for topic in {output.topic for record in records for output in outputs_of(record)}:
                 self.problems.pop(topic, None)
