@@ -43,7 +43,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("untimed")
 
 # The longest first, and last what takes no time: so no process is left alone with a long one.
-ORDER = ("e2e/test_spark_job.py", "e2e/test_true_tables.py", "faults", "e2e", "process", "contract")
+ORDER = ("e2e/test_spark_job.py", "faults", "e2e", "process", "contract")
 
 # Where no systemd can boot, as in most containers.
 collect_ignore_glob = [] if boots() else ["*/test_booted_*.py"]

@@ -1,6 +1,6 @@
 """What is asked of each value before it is written: SQL, made without a JVM.
 
-What it answers is in tests/e2e/test_true_tables.py, of more than 250 values.
+What it answers is in tests/proofs/test_true_tables.py, of more than 250 values.
 """
 
 import pytest
