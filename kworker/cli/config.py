@@ -3,18 +3,21 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from kworker.cli.options import ConfigOption, JsonOption
-from kworker.config import toml_file
+from kworker.config import reference, toml_file
 from kworker.config.model import Config
+from kworker.config.reference import KeyReference
 from kworker.config.schema import file_schema
 from kworker.config.secrets import MASK, is_secret, without_secrets
+from kworker.errors import UsageError
 
 app = typer.Typer(
-    help="Show the configuration in force, or the schema of kworker.toml.", no_args_is_help=True
+    help="Show the configuration in force, or explain the keys of kworker.toml.",
+    no_args_is_help=True,
 )
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -35,6 +38,39 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 def schema() -> None:
     """Print a JSON schema of kworker.toml, for editors."""
     typer.echo(json.dumps(file_schema(), indent=2))
+
+
+@app.command()
+def keys(
+    of: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KEY]",
+            help="Only keys whose dotted name has this in it, such as workers or drain_timeout.",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help=f"Print all of them as the page {reference.PAGE}.")
+    ] = False,
+) -> None:
+    """Explain the keys of kworker.toml: what each takes, its default, and what it does."""
+    found = [each for each in reference.all_references() if of in each.dotted]
+    if not found:
+        raise UsageError(f"no key has {of!r} in its name; see them all with kworker config keys")
+    if markdown:
+        typer.echo(reference.as_markdown(found), nl=False)
+    elif as_json:
+        typer.echo(json.dumps([{**each._asdict(), "key": each.dotted} for each in found], indent=2))
+    else:
+        for each in found:
+            typer.echo(f"{each.dotted} ({_in_brackets(each)})\n    {each.description}")
+
+
+def _in_brackets(key: KeyReference) -> str:
+    if key.required:
+        return f"{key.takes}; required"
+    return f"{key.takes}; default {key.default}" if key.default else key.takes
 
 
 def masked(config: Config) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from kworker.errors import UsageError
 app = typer.Typer()
 
 CONFIGURATION = """\
-# A kworker service. All other keys, with their defaults: kworker config schema
+# A kworker service. All other keys, with their defaults: kworker config keys
 
 name = "hello"                       # the consumer group; prefixes kworker's own topics
 handler = "handlers:handle"          # module:function, from this folder

@@ -19,7 +19,7 @@ def file_schema() -> dict[str, Any]:
     schema = Settings.model_json_schema()
     schema["title"] = "kworker.toml"
     schema["$defs"][KafkaSettings.__name__] = _kafka()
-    schema = {name: _with_indirections(part) for name, part in schema.items()}
+    schema = {name: _in_file(part) for name, part in schema.items()}
     schema["$defs"]["Elsewhere"] = _ELSEWHERE
     return schema
 
@@ -31,19 +31,30 @@ def _kafka() -> dict[str, Any]:
         "title": "librdkafka's properties, for every client",
         **properties,
         "properties": {
-            "bootstrap.servers": {"type": "string"},
-            "consumer": properties,
-            "producer": properties,
+            "bootstrap.servers": {
+                "type": "string",
+                "description": "Addresses of brokers, as host:port, with commas between them.",
+            },
+            "consumer": {**properties, **_described("consumer"), "default": {}},
+            "producer": {**properties, **_described("producer"), "default": {}},
         },
+        "required": ["bootstrap.servers"],
     }
 
 
-def _with_indirections(schema: Any) -> Any:
+def _described(key: str) -> dict[str, Any]:
+    return {"description": KafkaSettings.model_fields[key].description}
+
+
+def _in_file(schema: Any) -> Any:
+    """Returns a part of the schema with indirections, and with descriptions of one line each."""
     if isinstance(schema, list):
-        return [_with_indirections(item) for item in schema]
+        return [_in_file(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    inner = {name: _with_indirections(value) for name, value in schema.items()}
+    inner = {name: _in_file(value) for name, value in schema.items()}
+    if isinstance(text := inner.get("description"), str):
+        inner["description"] = text.replace("\n", " ")
     if inner.get("type") != "string":
         return inner
     about = {k: inner.pop(k) for k in ("title", "description", "default") if k in inner}

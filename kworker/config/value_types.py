@@ -59,7 +59,8 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-_DURATION_JSON = {"type": "string", "pattern": r"^\d+(\.\d+)?(ms|s|m|h|d)$"}
+_DURATION = r"\d+(\.\d+)?(ms|s|m|h|d)"
+_DURATION_JSON = {"type": "string", "pattern": f"^{_DURATION}$"}
 _SIZE_JSON = {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(B|KiB|MiB|GiB|TiB)$"}
 _SPELL_DURATION = PlainSerializer(format_duration, when_used="json")
 
@@ -75,7 +76,7 @@ DurationOrOff = Annotated[
     float | None,
     BeforeValidator(_duration_or_off),
     PlainSerializer(lambda value: format_duration(value) if value else "", when_used="json"),
-    WithJsonSchema({"type": "string"}),
+    WithJsonSchema({"type": "string", "pattern": f"^({_DURATION})?$"}),
 ]
 """Seconds; `""` in the file is None."""
 Size = Annotated[

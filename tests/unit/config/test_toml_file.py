@@ -12,6 +12,7 @@ from kworker.config import toml_file
 from kworker.config.client_properties import CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
 from kworker.config.keys import all_keys, section_of, takes
 from kworker.config.model import Config, Section
+from kworker.config.reference import all_references
 from kworker.config.schema import file_schema
 from kworker.core.duration import format_duration, parse_duration
 from kworker.errors import ConfigError
@@ -589,6 +590,37 @@ def test_the_documented_file_is_valid_bare_and_uncommented(load: Load) -> None:
     everything = load(re.sub(r'(?m)^#(?=[\[\w"])', "", ETC.read_text()))
     assert everything.spark is not None
     assert everything.idempotency is not None
+
+
+def test_the_documented_file_says_what_the_model_says() -> None:
+    """One text for each key, in the file, the schema and docs/configuration.md."""
+    comments = documented_comments()
+    for key in all_references():
+        if key.dotted not in ("kafka.consumer", "kafka.producer", "spark.conf", "handlers"):
+            needed = "required: " if key.required else ""
+            assert comments[key.dotted].lower() == f"{needed}{key.description}".lower(), key.dotted
+
+
+def documented_comments() -> dict[str, str]:
+    """The comment of each key in etc/kworker.toml, with a full stop."""
+    comments, table = {}, ""
+    for line in ETC.read_text().splitlines():
+        if heading := re.match(r"#?\[{1,2}([\w.]+)\]", line):
+            table = f"{heading[1]}."
+        elif found := re.match(r'#?"?([\w.]+)"? = .*?  ?# (.*)', line):
+            comments[f"{table}{found[1]}"] = found[2].rstrip(".") + "."
+    return comments
+
+
+def test_every_key_has_a_description() -> None:
+    """The page, the editors and `kworker config keys` show it."""
+    described = {each.dotted: each.description for each in all_references()}
+    assert all(text.endswith(".") and " " in text for text in described.values())
+    named = [[part for part in key if isinstance(part, str)] for key in all_keys()]
+    assert {".".join(key) for key in named} - set(described) == {
+        *("source", "kafka", "workers", "delivery", "retry", "dead_letter", "idempotency"),
+        *("spark", "spark.tables", "console", "log"),
+    }
 
 
 def test_the_schema_has_every_key() -> None:
