@@ -125,6 +125,18 @@ def no_room(topic: str, partition: int, offset: int) -> str:
     return f"; it has no room in the dead-letter topic and stays at {place}"
 
 
+def trace_of(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """Returns the value of the first header `traceparent`; b"" without one."""
+    return next((value or b"" for name, value in headers if name == TRACE), b"")
+
+
+def with_trace(headers: HeaderList, traceparent: bytes) -> HeaderList:
+    """Returns headers with one `traceparent`, which takes the place of the first that is there."""
+    at = next((i for i, (name, _) in enumerate(headers) if name == TRACE), len(headers))
+    others = [header for header in headers if header[0] != TRACE]
+    return [*others[:at], (TRACE, traceparent), *others[at:]]
+
+
 def parted(headers: Iterable[tuple[str, bytes | None]]) -> tuple[dict[str, bytes], HeaderList]:
     """Returns kworker's own headers by name, and the others as kworker's topics hold them."""
     own: dict[str, bytes] = {}

@@ -1,33 +1,33 @@
-"""Limits repeated lines: while no broker answers, the Kafka clients write the same ones."""
+"""Limits repeated lines of libraries, which write the same ones while a server does not answer."""
 
 import logging
 import re
 import time
 from collections.abc import Callable
 
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _KINDS_MAX = 500
 
 
 class Repeats(logging.Filter):
-    """Drops a line of one logger if the same line has passed less than `every_s` seconds ago.
+    """Drops a line of a library's loggers if the same has passed less than `every_s` seconds ago.
 
     Lines that differ only in numbers are the same. The next line that passes gets the number of
     dropped ones. While no broker answers, each Kafka client writes twenty lines a second.
     """
 
     def __init__(
-        self, name: str, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+        self, library: str, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__()
-        self._name = name
+        self._library = library
         self._every_s = every_s
         self._clock = clock
         # By kind of line: the time when it may pass again, and the number withheld until then.
         self._seen: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name != self._name:
+        if record.name.partition(".")[0] != self._library:
             return True
         now, kind = self._clock(), _NUMBERS.sub("#", record.getMessage())
         again_at, withheld = self._seen.get(kind, (0.0, 0))

@@ -20,6 +20,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event")
 # And "self", which no method takes as the name of a field.
 _OF_EVERY_LINE = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "self"}
+_TRACING = "opentelemetry"
 _identity: dict[str, Any] = {}
 
 
@@ -35,6 +36,7 @@ def configure(log: LogSettings) -> None:
     logging.setLogRecordFactory(running.NamingLogRecord)
     forward = _Forward(_own_loggers(log))
     forward.addFilter(Repeats("librdkafka"))
+    forward.addFilter(Repeats(_TRACING))
     level = max(_LEVELS[log.level], logging.INFO)
     logging.basicConfig(handlers=[forward], level=level, force=True)
     levels.apply_to_logging()
@@ -122,8 +124,10 @@ class _Forward(logging.Handler):
             fields["exc_info"] = record.exc_info
         if record.stack_info:
             fields["stack"] = record.stack_info
+        # That spans cannot be sent is no error of the service, which goes on.
+        most = logging.WARNING if record.name.partition(".")[0] == _TRACING else logging.CRITICAL
         # Levels between these have no name in structlog.
-        level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
+        level = min(max(record.levelno // 10 * 10, logging.DEBUG), most)
         self._make_logger(record.name).bind(**fields).log(level, record.getMessage())
 
 

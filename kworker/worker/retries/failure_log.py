@@ -8,6 +8,7 @@ import structlog
 from kworker.core.failure import Failure
 from kworker.core.record import Record
 from kworker.instance.scoreboard import RecentLetter
+from kworker.log.running import trace_fields
 
 _LOG = structlog.get_logger()
 _RECENT = 5
@@ -48,6 +49,7 @@ class FailureLog:
                 attempt=record.attempt,
                 error=str(failure),
                 at=failure.where,
+                **trace_fields(record.raw.headers() or ()),
             )
 
     def dead(self, record: Record, failure: Failure, reason: str, now: float, now_ms: int) -> None:
@@ -62,6 +64,7 @@ class FailureLog:
                 attempt=record.attempt,
                 error=str(failure),
                 stack=failure.stack,
+                **trace_fields(record.raw.headers() or ()),
             )
 
 

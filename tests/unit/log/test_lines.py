@@ -78,6 +78,13 @@ def test_levels_between_those_of_structlog_are_the_lower(written: WrittenLog) ->
     assert [event["level"] for event in written.events()] == ["info"]
 
 
+def test_what_the_tracing_sdk_logs_is_a_warning_at_most(written: WrittenLog) -> None:
+    """The service goes on without a collector; errors are dead letters and the like."""
+    logging.getLogger("opentelemetry.exporter.otlp").error("Failed to export spans")
+    logging.getLogger("opentelemetry_of_mine").error("mine")
+    assert [event["level"] for event in written.events()] == ["warning", "error"]
+
+
 def test_a_named_logger_of_structlog_names_its_events(written: WrittenLog) -> None:
     structlog.get_logger("handlers").info("order")
     assert [event["logger"] for event in written.events()] == ["handlers"]

@@ -34,6 +34,20 @@ def test_a_different_line_or_logger_is_not_held_back() -> None:
     assert [lines.passes("order 1", "handlers"), lines.passes("order 2", "handlers")] == [0, 0]
 
 
+def test_objects_in_a_line_are_like_numbers() -> None:
+    """HTTP clients name the connection that failed by its address in memory."""
+    lines = Lines()
+    shown = [lines.passes(f"<HTTPConnection at {at:#x}> failed") for at in (0x7FA0, 0x7FA1B2)]
+    assert shown == [0, None]
+
+
+def test_the_loggers_of_a_librarys_modules_are_its_own() -> None:
+    lines = Lines()
+    assert lines.passes("down", "librdkafka.x") == 0
+    assert lines.passes("down", "librdkafka.y") is None
+    assert lines.passes("down", "librdkafka_of_mine") == 0
+
+
 def test_the_memory_for_repeated_lines_is_bounded() -> None:
     """Texts with names in them could be without end."""
     lines = Lines()
