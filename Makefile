@@ -72,7 +72,7 @@ $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt
 	  "virtual environment: install its venv module (Debian: python3-venv)" >&2; exit 1; }
 	@echo "installing into $(VENV); the first time this downloads about 550 MB (Spark is most of it)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
-	  -c etc/constraints.txt -e '.[spark,sandbox,dev]'
+	  -c etc/constraints.txt -e '.[spark,sandbox,otel,dev]'
 	@touch $@
 
 # Programs that tests run. Only promtool of Prometheus: Debian's package would start a server.

@@ -24,6 +24,7 @@ from kworker.preflight.kafka import check_client_properties, check_topics
 from kworker.preflight.positions import check_positions
 from kworker.preflight.redis import check_redis
 from kworker.preflight.spark import check_spark
+from kworker.preflight.tracing import check_tracing
 
 app = typer.Typer()
 
@@ -45,6 +46,7 @@ _OFFLINE: dict[str, CheckFunction] = {
     "handlers can be imported and called": check_handlers,
     "Kafka clients accept their properties": check_client_properties,
     "Java and pyspark are installed": check_spark,
+    "OpenTelemetry is installed": check_tracing,
 }
 _ONLINE: dict[str, CheckFunction] = {
     "brokers answer, topics exist": check_topics,
@@ -90,6 +92,7 @@ def _applies(config: Config, run: CheckFunction) -> bool:
     needs: dict[CheckFunction, object] = {
         check_redis: config.idempotency,
         check_spark: config.spark,
+        check_tracing: config.tracing.enabled or None,
     }
     return needs.get(run, config) is not None
 

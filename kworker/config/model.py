@@ -220,6 +220,11 @@ class ConsoleSettings(Section):
     """16 characters or more, as { file = "…" }; required where other hosts reach the address."""
 
 
+class TracingSettings(Section):
+    enabled: bool = False
+    """A span for each run of a handler, sent by OTLP; needs the extra otel, takes OTEL_… variables."""
+
+
 class LogSettings(Section):
     format: Literal["auto", "console", "json"] = "auto"
     """auto: text on a terminal, else JSON lines | console | json."""
@@ -266,6 +271,8 @@ class Settings(Section):
     """Writes results to tables."""
     console: ConsoleSettings = ConsoleSettings()
     """The page, JSON, metrics and health by HTTP."""
+    tracing: TracingSettings = TracingSettings()
+    """Spans of handlers' runs, by OpenTelemetry."""
     log: LogSettings = LogSettings()
     """What is logged, and how."""
 

@@ -105,10 +105,7 @@ def headers_of(
     return headers, raised
 
 
-def without_headers(raw: RawMessage) -> RawMessage:
-    """Returns a copy of a record, but without its headers.
-
-    It is for a record whose `headers()` must not be called again.
-    """
+def with_headers(raw: RawMessage, headers: Headers) -> RawMessage:
+    """Returns a copy of a record, but with these headers; does not read those that it has."""
     position, stamp = (raw.topic(), raw.partition(), raw.offset()), raw.timestamp()[1]
-    return Fields(position, stamp, raw.key(), raw.value(), ())
+    return Fields(position, stamp, raw.key(), raw.value(), headers)

@@ -5,12 +5,13 @@ One file over 300 lines, since partition, lanes and record know each other.
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import accumulate, zip_longest
 from operator import ne
 
-from kworker.core.headers import OFFSET_BITS, Envelope, Source
+from kworker.core.headers import OFFSET_BITS, Envelope, Source, with_trace
 from kworker.core.ledger import Ledger
-from kworker.core.message import Fields, RawMessage
+from kworker.core.message import Fields, RawMessage, with_headers
 from kworker.core.offset_map import Committed, OffsetRange, encode
 from kworker.core.outcome import RECORD_OVERHEAD, OnDeadCall, Outcome, Output, Results
 
@@ -248,6 +249,14 @@ class Record:
         self.attempt = envelope.attempt
         key, value = self.raw.key(), self.raw.value()
         self.raw = Fields(source.place, source.timestamp, key, value, tuple(envelope.restored))
+
+    def continue_trace(self, traceparent: bytes) -> None:
+        """Replaces the header `traceparent`, which all outputs of the record will carry."""
+        headers = with_trace(self.raw.headers() or [], traceparent)
+        self.raw = with_headers(self.raw, tuple(headers))
+        if self.envelope is not None:
+            carried = with_trace(self.envelope.carried, traceparent)
+            self.envelope = replace(self.envelope, carried=carried)
 
     def stand_for(self, again: "Record") -> None:
         """Lets this record, whose run outlives its assignment, count for its redelivery `again`.

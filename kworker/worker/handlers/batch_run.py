@@ -3,21 +3,22 @@
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
-from kworker.core.bisection import Bisection, PartOutcomes, returned
+from kworker.core.bisection import Bisection, PartOutcomes
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Hand
 from kworker.log.running import HERE, TASK
-from kworker.message import Message
+from kworker.worker.handlers.batch_call import BatchPart, await_handler, call_handler
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke, message_of
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching
 from kworker.worker.handlers.thread_pool import place_of
+from kworker.worker.handlers.tracing import UNTRACED, Tracing
 
 RunBatch = Callable[["HandlerBatch"], None]
 """Runs a batch until each record has ended; an exception fails the records that have not."""
@@ -126,14 +127,19 @@ class HandlerBatch:
 
 
 def make_run_batch(
-    handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
+    handlers: Handlers,
+    encoder: ResultEncoder,
+    timeout_s: float,
+    attempts: float,
+    tracing: Tracing = UNTRACED,
 ) -> RunBatch:
     """Returns a function that runs a batch on the calling thread.
 
     The deadline of a call is `timeout_s` after its start. A record runs at most `attempts` times.
     Handlers find both in their messages.
     """
-    one = make_invoke(handlers, encoder, timeout_s, attempts)
+    one = tracing.invoke(make_invoke(handlers, encoder, timeout_s, attempts))
+    call = tracing.batch_call(call_handler)
     calls = _Calls(encoder, timeout_s, attempts)
 
     def run_single(batch: HandlerBatch) -> None:
@@ -151,8 +157,7 @@ def make_run_batch(
         while part := calls.next(batch, batching):
             HERE.running = part.messages  # for its log lines
             try:
-                # What it returned may raise as well, being a list of the user's own kind.
-                ends = returned(len(part.records), batching.call(part.items, part.messages))
+                ends = call(batching, part)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 ends = batch.raised(part.records, error)
             calls.end(batch, part, ends)
@@ -162,10 +167,15 @@ def make_run_batch(
 
 
 def make_async_run_batch(
-    handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float
+    handlers: Handlers,
+    encoder: ResultEncoder,
+    timeout_s: float,
+    attempts: float,
+    tracing: Tracing = UNTRACED,
 ) -> AsyncRunBatch:
     """Returns a coroutine function that runs a batch. For the parameters see `make_run_batch`."""
-    one = make_async_invoke(handlers, encoder, timeout_s, attempts)
+    one = tracing.async_invoke(make_async_invoke(handlers, encoder, timeout_s, attempts))
+    call = tracing.async_batch_call(await_handler)
     calls = _Calls(encoder, timeout_s, attempts)
 
     async def run_single(batch: HandlerBatch) -> None:
@@ -183,23 +193,13 @@ def make_async_run_batch(
         while part := calls.next(batch, batching):
             TASK.set(part.messages)  # for its log lines
             try:
-                # What it returned may raise as well, being a list of the user's own kind.
-                value = await batching.call(part.items, part.messages)
-                ends = returned(len(part.records), value)
+                ends = await call(batching, part)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 ends = batch.raised(part.records, error)
             calls.end(batch, part, ends)
         return None
 
     return run
-
-
-class _Part(NamedTuple):
-    """The records of one call of a batch handler, and the arguments made from them."""
-
-    records: list[Record]
-    items: list[Any]
-    messages: list[Message]
 
 
 class _Calls:
@@ -210,7 +210,7 @@ class _Calls:
         self._timeout_ns = int(timeout_s * 1e9)
         self._attempts = attempts
 
-    def next(self, batch: HandlerBatch, batching: Batching) -> _Part | None:
+    def next(self, batch: HandlerBatch, batching: Batching) -> BatchPart | None:
         """Returns the records and arguments of the next call; None if no further call is due.
 
         A record that cannot be decoded fails without a call.
@@ -222,16 +222,18 @@ class _Calls:
             batch.wake()
         return None
 
-    def end(self, batch: HandlerBatch, part: _Part, ends: PartOutcomes) -> None:
+    def end(self, batch: HandlerBatch, part: BatchPart, ends: PartOutcomes) -> None:
         """Gives each record its outcome in `ends`. If `ends` is empty, the records run again."""
         batch.note_call()
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))
         batch.wake()
 
-    def _decoded(self, batch: HandlerBatch, batching: Batching, records: Sequence[Record]) -> _Part:
+    def _decoded(
+        self, batch: HandlerBatch, batching: Batching, records: Sequence[Record]
+    ) -> BatchPart:
         deadline_ns = time.monotonic_ns() + self._timeout_ns
-        part = _Part([], [], [])
+        part = BatchPart([], [], [])
         for record in records:
             message = message_of(record, self._attempts, deadline_ns)
             try:

@@ -12,6 +12,7 @@ from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import ThreadPool
+from kworker.worker.handlers.tracing import UNTRACED, Tracing
 from kworker.worker.topic_limits import TopicLimits
 
 HandlerPool = ThreadPool | AsyncPool | BatchPool
@@ -23,28 +24,28 @@ def make_pool(
     handlers: Handlers,
     encoder: ResultEncoder,
     clock: Callable[[], float] = time.monotonic,
+    tracing: Tracing = UNTRACED,
 ) -> HandlerPool:
     """Makes the pool that fits the handlers: threads, an event loop, or batches on either.
 
-    Batches wait on `clock`, in seconds. Handlers on an event loop must have been opened.
+    Batches wait on `clock`, in seconds. Handlers on an event loop must have been opened. `tracing`
+    puts spans around their runs.
     """
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
+    made = (handlers, encoder, timeout_s, attempts)
     count = config.workers.concurrency if handlers.is_async else config.workers.threads
     if handlers.batchings:
         hands = [slot.hand(i) for i in range(slot.hands)]
         runners = (
-            LoopRunners(
-                make_async_run_batch(handlers, encoder, timeout_s, attempts), count, handlers.loop
-            )
+            LoopRunners(make_async_run_batch(*made, tracing), count, handlers.loop)
             if handlers.is_async
-            else ThreadRunners(make_run_batch(handlers, encoder, timeout_s, attempts), count)
+            else ThreadRunners(make_run_batch(*made, tracing), count)
         )
         return BatchPool(handlers, runners, hands, clock)
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
-        invoke = make_async_invoke(handlers, encoder, timeout_s, attempts)
-        return AsyncPool(invoke, hands, handlers.loop)
-    return ThreadPool(make_invoke(handlers, encoder, timeout_s, attempts), hands)
+        return AsyncPool(tracing.async_invoke(make_async_invoke(*made)), hands, handlers.loop)
+    return ThreadPool(tracing.invoke(make_invoke(*made)), hands)
 
 
 def make_encoder(config: Config, limits: TopicLimits, replay: str = "") -> ResultEncoder:

@@ -21,6 +21,7 @@ from setproctitle import setproctitle
 from kworker import log
 from kworker.core.batch import NotAttempted
 from kworker.core.failure import Failure
+from kworker.core.headers import trace_of
 from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Results, Unpublishable
 from kworker.core.record import Partition, Record
@@ -43,6 +44,7 @@ from kworker.worker.quarantine.pipe import (
     frame,
 )
 from kworker.worker.topic_limits import TopicLimits
+from kworker.worker.tracing.assembly import make_tracing
 
 _LOG = structlog.get_logger()
 _PR_SET_PDEATHSIG = 1
@@ -130,9 +132,9 @@ class IsolatedRunner:
                 record.outcome = None
                 self._ready.appendleft(record)
             case Failed(error):
-                _send_end(parent, self._numbers.pop(record), Failure.in_full(error))
+                _send_end(parent, self._numbers.pop(record), record, Failure.in_full(error))
             case Results() as outcome:
-                _send_end(parent, self._numbers.pop(record), outcome)
+                _send_end(parent, self._numbers.pop(record), record, outcome)
 
     def _take(self, most: int) -> deque[Record]:
         return deque(self._ready.popleft() for _ in range(min(most, len(self._ready))))
@@ -150,16 +152,17 @@ class IsolatedRunner:
         return record
 
 
-def _send_end(parent: Parent, number: int, outcome: Results | Failure) -> None:
-    """Sends the outcome of a run to the worker.
+def _send_end(parent: Parent, number: int, record: Record, outcome: Results | Failure) -> None:
+    """Sends the outcome of a run to the worker, and the trace that the record is part of.
 
     If the outcome is too large for the pipe, sends a failure that says so instead.
     """
+    trace = trace_of(record.raw.headers() or ())
     try:
-        parent.send(RunEnded(number, outcome))
+        parent.send(RunEnded(number, outcome, trace))
     except OverflowError as error:
         too_large = Unpublishable(f"the results are too large for a pipe: {error}")
-        parent.send(RunEnded(number, Failure.in_full(too_large)))
+        parent.send(RunEnded(number, Failure.in_full(too_large), trace))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -190,13 +193,14 @@ def _serve(setup: Setup, parent: Parent, board_fd: int) -> int:
     limits = TopicLimits([*setup.limits])
     limits.update(setup.limits, {})
     try:
+        tracing = make_tracing(config, "isolated")
         handlers = loader.load(config)
         handlers.open(config.workers.handler_timeout).result()
     except Exception as error:  # noqa: BLE001 - __init__ and open may raise anything
         parent.send(LoadFailed(str(Failure.of(error))))
         return ExitCode.FAILURE
     parent.send(HandlersReady())
-    pool = make_pool(config, slot, handlers, make_encoder(config, limits))
+    pool = make_pool(config, slot, handlers, make_encoder(config, limits), tracing=tracing)
     ForkGuard(slot).install(pool)
     pool.start()
     IsolatedRunner(pool, slot).serve(parent)
@@ -207,6 +211,7 @@ def _serve(setup: Setup, parent: Parent, board_fd: int) -> int:
             "the handler's close() raised an exception; the isolated process exits",
             error=str(Failure.of(error)),
         )
+    tracing.close()
     return ExitCode.OK
 
 

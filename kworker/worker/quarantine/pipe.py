@@ -52,10 +52,14 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The message with the outcome of the run that had this `number` in its `RunRequest`."""
+    """The message with the outcome of the run that had this `number` in its `RunRequest`.
+
+    `trace` is the record's header `traceparent`, which names the run's span if runs are traced.
+    """
 
     number: int
     outcome: Results | Failure
+    trace: bytes = b""
 
 
 PipeMessage = Setup | RunRequest | HandlersReady | LoadFailed | RunEnded

@@ -249,8 +249,10 @@ class Quarantine:
                 self._problem = ""
             case LoadFailed(problem):
                 self._problem = f"the handler cannot be loaded in their process: {problem}"
-            case RunEnded(number, outcome) if number in self._records:
+            case RunEnded(number, outcome, trace) if number in self._records:
                 self._backoff.forget()
+                if self._config.tracing.enabled and trace:
+                    self._records[number].continue_trace(trace)
                 self._decide(number, outcome)
 
     def _overdue(self, process: IsolatedProcess, now: float) -> list[Held]:

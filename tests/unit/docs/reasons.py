@@ -47,6 +47,7 @@ ELSEWHERE = {
     "supervisor/reload.py": "the command that is refused",
     "supervisor/service.py": "the command that is refused",
     "worker/handlers/": "a start that ends with 78",
+    "worker/tracing/": "a start that ends with 78",
 }
 # Texts of the other files that are shown elsewhere.
 OTHER_TEXTS = {

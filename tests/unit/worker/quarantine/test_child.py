@@ -8,7 +8,7 @@ import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.headers import Source
-from kworker.core.outcome import Outcome, Output
+from kworker.core.outcome import Failed, Outcome, Output
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.handlers.completions import CompletionQueue
@@ -94,6 +94,19 @@ def test_an_isolated_record_runs_as_its_source_and_is_numbered(worker: Worker):
     pool.end()
     cell.turn(worker.parent)
     assert worker.hears() == [107]
+
+
+def test_the_worker_is_told_the_trace_that_the_run_left(worker: Worker):
+    """The outputs of a failed run are made there, and a traced run has replaced the header."""
+    pool = Pool()
+    cell = a_cell(pool)
+    worker.gives(7)
+    cell.turn(worker.parent)
+    pool.has[0].continue_trace(b"00-1-2-01")
+    pool.end(Failed(ValueError()))
+    cell.turn(worker.parent)
+    [ended] = Frames().add(os.read(worker.reads, 1 << 16))
+    assert ended.trace == b"00-1-2-01"
 
 
 def test_a_record_not_attempted_runs_again_without_an_answer(worker: Worker):

@@ -1,0 +1,34 @@
+"""One call of a batch handler: its records, the arguments made from them, and what it returns."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from kworker.core.bisection import PartOutcomes, returned
+from kworker.core.record import Record
+from kworker.message import Message
+from kworker.worker.handlers.signature import Batching
+
+
+class BatchPart(NamedTuple):
+    """The records of one call of a batch handler, and the arguments made from them."""
+
+    records: list[Record]
+    items: list[Any]
+    messages: list[Message]
+
+
+BatchCall = Callable[[Batching, BatchPart], PartOutcomes]
+"""Calls the handler; returns what each record ended with. May raise anything."""
+AsyncBatchCall = Callable[[Batching, BatchPart], Awaitable[PartOutcomes]]
+"""A coroutine function that does the same."""
+
+
+# What the handler returned may raise as well, being a list of the user's own kind.
+
+
+def call_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
+    return returned(len(part.records), batching.call(part.items, part.messages))
+
+
+async def await_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
+    return returned(len(part.records), await batching.call(part.items, part.messages))
