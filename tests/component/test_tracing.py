@@ -74,6 +74,18 @@ def test_a_dead_letter_names_the_last_run_and_keeps_the_rest(tmp_path: Path, spa
     ]
 
 
+def test_a_dead_letter_after_retries_names_the_last_run(tmp_path: Path, spans: Spans) -> None:
+    """Of a record that comes again, the envelope has the headers that are carried on."""
+
+    def fails(_message: Message) -> None:
+        raise ValueError
+
+    done = serve(tmp_path, fails, [record(b"{}", FROM)], spans)
+    first, last = spans.named(RUN)
+    assert traceparents(done.retries) == [names(first)]
+    assert traceparents(done.dead) == [names(last)]
+
+
 def test_a_span_has_the_attributes_of_the_conventions(tmp_path: Path, spans: Spans) -> None:
     serve(tmp_path, lambda _: None, [record(None, FROM, key=b"k", at=("orders", 2, 0))], spans)
     [run] = spans.named(RUN)

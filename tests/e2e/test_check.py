@@ -244,6 +244,25 @@ def test_a_transform_that_will_not_import_is_told_with_its_table(configured: Con
     assert "No module named 'transforms'" in found.problem
 
 
+@pytest.mark.parametrize("verb", ["check", "start"])
+def test_tracing_without_its_extra_is_refused(configured: Configured, verb: str) -> None:
+    """Nobody would miss the spans before they are needed."""
+    file = configured("[tracing]\nenabled = true")
+    hidden = "import sys; sys.modules['opentelemetry'] = None"
+    main = f"{hidden}; from kworker.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", main, verb, "--config", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 78, done.stderr
+    told = done.stdout + done.stderr
+    assert "tracing.enabled: OpenTelemetry is not installed" in told
+    assert "install it: pip install" in told
+
+
 def test_a_pattern_without_topics_is_told(
     configured: Configured, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -1,1 +1,1 @@
-"""Spans of handlers' runs, by OpenTelemetry: an extra, imported only where `tracing` is on."""
+"""Spans of handlers' runs, by OpenTelemetry: an extra, loaded only where `tracing` is on."""
