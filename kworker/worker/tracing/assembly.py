@@ -1,6 +1,7 @@
 """Makes the tracing of a process, as its configuration says."""
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from kworker.config.model import Config
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"
+_HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+# As the SDK takes them: it leaves out any other, and writes it to the log, secret or not.
+_HEADER = re.compile(r"[ \t]*[\w!#$%&'*+.^`|~-]+[ \t]*=[ \t!#-+\--:<-\[\]-~]*", re.ASCII)
 
 
 class TracingUnusable(ConfigError):
@@ -48,12 +52,7 @@ def open_export(config: Config, process: str) -> "SpanExport":
 
     Raises TracingUnusable if the SDK is not installed, or its variables ask for what cannot be.
     """
-    for variable in _PROTOCOLS:
-        if (asked := os.environ.get(variable, "")) not in ("", _PROTOCOL):
-            raise TracingUnusable(
-                f"${variable} is {asked!r}, but spans are sent by {_PROTOCOL} only",
-                "unset it, and let OTEL_EXPORTER_OTLP_ENDPOINT name an HTTP port, such as 4318",
-            )
+    _check_variables()
     try:
         from kworker.worker.tracing.span_export import SpanExport
     except ImportError as error:
@@ -66,3 +65,19 @@ def open_export(config: Config, process: str) -> "SpanExport":
         raise TracingUnusable(
             f"OpenTelemetry refuses a variable ({error})", "correct the variables OTEL_…"
         ) from None
+
+
+def _check_variables() -> None:
+    for variable in _PROTOCOLS:
+        if (asked := os.environ.get(variable, "")) not in ("", _PROTOCOL):
+            raise TracingUnusable(
+                f"${variable} is {asked!r}, but spans are sent by {_PROTOCOL} only",
+                "unset it, and let OTEL_EXPORTER_OTLP_ENDPOINT name an HTTP port, such as 4318",
+            )
+    for variable in _HEADERS:
+        pairs = filter(str.strip, os.environ.get(variable, "").split(","))
+        if not all(_HEADER.fullmatch(pair) for pair in pairs):
+            raise TracingUnusable(
+                f"${variable} is no list of name=value",
+                "put a comma between two, and write special characters as % and their code",
+            )

@@ -81,6 +81,32 @@ def test_a_variable_that_asks_for_what_cannot_be_is_told(
     assert "OTEL_" in found.next_step
 
 
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ("authorization=Bearer canary", True),
+        ("authorization=Bearer%20canary, x-team = a=b ,", True),
+        ("Bearer canary", False),
+        ("authorization=canary,secret", False),
+        ("authorization=a;canary", False),
+        ('authorization="canary"', False),
+        ("authorization=canaryé", False),
+    ],
+)
+def test_a_header_that_the_sdk_would_log_is_refused_unseen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    value: str,
+    fits: bool,
+) -> None:
+    """It is most likely a secret."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", value)
+    found = check_tracing(configured(tmp_path))
+    assert bool(found) is not fits
+    assert "canary" not in f"{found}{caplog.text}"
+
+
 def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
     assert check_tracing(configured(tmp_path)) == []
     assert not threads()
