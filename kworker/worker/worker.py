@@ -119,7 +119,9 @@ class Worker:
         thread.start()
         self._watch(thread, title)
         code = self._exit_code(handlers)
-        self._tracing.close()  # after the handlers, whose close() may make spans
+        # After the handlers, whose close() may make spans; if the thread goes on, no time is left.
+        if not thread.is_alive():
+            self._tracing.close()
         return code
 
     # -- main thread ------------------------------------------------------------------
