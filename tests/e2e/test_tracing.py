@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,7 +169,6 @@ def test_without_a_collector_the_service_works_and_drains(
     """Spans beyond the queue are dropped; it is told at warning, and not for each span."""
     source = topic("untraced", partitions=1)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
     folder = tmp_path / "service"
     with absent() as port:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
@@ -180,9 +178,7 @@ def test_without_a_collector_the_service_works_and_drains(
             kafka.Writer(bootstrap, tmp_path / "written").write(source, records)
             live.caught_up()
             live.until(lambda: "opentelemetry" in live.said(), "the SDK's warning")
-            began = time.monotonic()
-            live.ends_well()
-            assert time.monotonic() - began < 15
+            live.ends_well()  # else the supervisor kills the worker, 10 s after drain_timeout
             log = [json.loads(line) for line in live.said().splitlines() if line.startswith("{")]
     assert not [line for line in log if line["level"] == "error"]
     told = [line for line in log if str(line.get("logger", "")).startswith("opentelemetry")]
