@@ -222,7 +222,9 @@ class ConsoleSettings(Section):
 
 class TracingSettings(Section):
     enabled: bool = False
-    """A span for each run of a handler, sent by OTLP; needs the extra otel, takes OTEL_… variables."""
+    """A span for each run of a handler, sent by OTLP; needs the extra otel, takes OTEL_…
+    variables.
+    """
 
 
 class LogSettings(Section):

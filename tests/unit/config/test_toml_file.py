@@ -619,7 +619,7 @@ def test_every_key_has_a_description() -> None:
     named = [[part for part in key if isinstance(part, str)] for key in all_keys()]
     assert {".".join(key) for key in named} - set(described) == {
         *("source", "kafka", "workers", "delivery", "retry", "dead_letter", "idempotency"),
-        *("spark", "spark.tables", "console", "log"),
+        *("spark", "spark.tables", "console", "tracing", "log"),
     }
 
 
