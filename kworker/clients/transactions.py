@@ -26,11 +26,7 @@ _STATISTICS_MS = 250  # between two statistics
 _STATISTICS_TIMEOUT_S = 2.0  # for them
 _RETRY_BACKOFF_MS = 100  # the library's own: it sends nothing again before most of this is over
 _FENCED = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-    }
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 )
 # What the library says instead of what is wrong: the transaction takes nothing more.
 _OVER = frozenset({KafkaError._STATE, KafkaError._FATAL, KafkaError._FENCED})
@@ -66,10 +62,14 @@ class KafkaTransactor:
     """
 
     def __init__(
-        self, properties: Mapping[str, Any], transactional_id: str, timeout_s: float
+        self,
+        properties: Mapping[str, Any],
+        transactional_id: str,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises KafkaRequestError for properties that the library refuses."""
-        self._timeout_s = timeout_s
+        self._timeout_s, self._clock = timeout_s, clock
         # The broker may still hold a request that was not answered for so long, and the end of
         # this transaction would then end a later one, too.
         self._late_s = int(properties.get("socket.timeout.ms", _SOCKET_TIMEOUT_MS)) / 1000
@@ -122,12 +122,12 @@ class KafkaTransactor:
         Raises KafkaRequestError if the queue stays full for `timeout_s`, or if the client refuses
         the record. Raises Abortable if the transaction must now be aborted.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._clock() + self._timeout_s
         while True:
             try:
                 hand_over(self._produce, output)
             except QueueFull:
-                if time.monotonic() >= deadline:
+                if self._clock() >= deadline:
                     raise KafkaRequestError(
                         f"the producer's queue was full for {self._timeout_s:g} s", retriable=True
                     ) from None
@@ -214,14 +214,14 @@ class KafkaTransactor:
             ).start()
 
     def _end(self, operation: str, call: Callable[[float], None]) -> None:
-        began = time.monotonic()
+        began = self._clock()
         try:
             self._bounded(lambda: call(self._timeout_s))
         except Abortable as error:
             raise KafkaRequestError(str(error), retriable=True) from None
         self._open = False
         self.poll()  # serves the callback that may know of a disconnect
-        if (took_s := time.monotonic() - began) >= self._late_s:
+        if (took_s := self._clock() - began) >= self._late_s:
             text = f"the {operation} took {took_s:.0f} s, so its request may have been sent twice"
             raise KafkaRequestError(text, retriable=True)
         if not self._disturbance and took_s >= self._resend_s:
@@ -232,10 +232,10 @@ class KafkaTransactor:
 
     def _check_for_resends(self) -> None:
         """Waits for statistics. Sets `_disturbance` if librdkafka may have sent a request again."""
-        now = time.monotonic()
+        now = self._clock()
         while self._statistics_at <= now:
             self.poll(_FULL_WAIT_S)
-            if time.monotonic() - now > _STATISTICS_TIMEOUT_S:
+            if self._clock() - now > _STATISTICS_TIMEOUT_S:
                 self._disturbance = "no statistics came to rule that out"
                 return
 

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ class Client:
     """A producer of the library, as slow or as disturbed as the test wants it."""
 
     def __init__(self) -> None:
+        self.now = 1_000.0
         self.took_s = 0.0
         self.hangs: threading.Event | None = None
         self.on_poll: Callable[[], None] = lambda: None
@@ -29,7 +29,8 @@ class Client:
     def begin_transaction(self) -> None: ...
     def purge(self) -> None: ...
 
-    def poll(self, _timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> None:
+        self.now += timeout_s
         self.on_poll()
 
     def send_offsets_to_transaction(self, *_arguments: object) -> None:
@@ -41,7 +42,7 @@ class Client:
             raise self.fails
         if self.hangs is not None:
             self.hangs.wait()
-        time.sleep(self.took_s)
+        self.now += self.took_s
 
     def abort_transaction(self, _timeout_s: float) -> None:
         self.aborted += 1
@@ -54,7 +55,10 @@ class Over(KafkaTransactor):
 
     def __init__(self, client: Any, timeout_s: float = 5.0) -> None:
         super().__init__(
-            {"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": 400}, "id", timeout_s
+            {"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": 400},
+            "id",
+            timeout_s,
+            clock=lambda: client.now,
         )
         self._producer = client
 
@@ -134,9 +138,10 @@ class Telling(Client):
         self.told = 0
 
     def poll(self, timeout_s: float) -> None:
+        self.now += timeout_s
         if timeout_s:
             self.told += 1
-            self.tells(statistics(time.monotonic(), **self.counts))
+            self.tells(statistics(self.now, **self.counts))
 
 
 @pytest.mark.parametrize("moved", ["txretries", "req_timeouts"])
