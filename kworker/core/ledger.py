@@ -25,6 +25,7 @@ class Ledger:
 
     __slots__ = (
         "_before",
+        "_begin",
         "_end",
         "_forgotten_to",
         "_known",
@@ -43,7 +44,7 @@ class Ledger:
         again, but not run.
         """
         self._end = position  # all offsets below were delivered or do not exist
-        self._reached = position or 0  # the same, as far as records show
+        self._reached = self._begin = position or 0  # the same, as far as records show
         self._open: deque[int] = deque()  # delivered; the first one is not settled
         self._settled: set[int] = set()  # of `_open`, those settled beyond the first
         self._before = deque(done)  # ranges of `done` that are not yet delivered
@@ -70,6 +71,11 @@ class Ledger:
     def end(self) -> int | None:
         """The offset from which records are still to be delivered; None if it is unknown."""
         return self._end
+
+    @property
+    def has_delivered(self) -> bool:
+        """True once any record was delivered in this assignment."""
+        return self._reached > self._begin
 
     @property
     def unsettled(self) -> int:

@@ -226,13 +226,17 @@ class OrphanedRuns:
         lane.useful.remove(run)
 
     def _may_return(self, run: Record) -> bool:
-        """Returns True if the record of an ended run may still be redelivered."""
+        """Returns True if the outcome of an ended run may be used when its record is redelivered.
+
+        Not so once the redelivery has begun: earlier records of the key may run again by then, and
+        must not run after this one.
+        """
         if run.outcome is NOT_ATTEMPTED:
             return False
         here = self._here.get(_at(run.partition))
         if here is None:
             return True
-        return (here.ledger.end or 0) <= run.offset and not self._superseded(run)
+        return not here.ledger.has_delivered and not self._superseded(run)
 
     def _prune(self) -> None:
         self._lanes = {name: lane for name, lane in self._lanes.items() if lane}

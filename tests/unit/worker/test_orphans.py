@@ -142,6 +142,17 @@ def test_an_outcome_after_its_record_was_read_again_is_stale(
     assert orphans.ended([run]) == ([], [], [run])
 
 
+def test_an_outcome_after_its_partition_was_read_again_is_stale(orphans: OrphanedRuns) -> None:
+    """An earlier record of its key may have run since, and must not be the last one."""
+    here = an_epoch()
+    orphans.returned([here])
+    early = event(an_epoch())
+    assert orphans.ended([early]) == ([], [], [])
+    here.ledger.deliver(5)
+    late = event(an_epoch(), 8)
+    assert orphans.ended([late]) == ([], [], [late])
+
+
 def test_a_key_is_one_whichever_topic_its_records_come_from(orphans: OrphanedRuns) -> None:
     """One that comes again by the requeue topic, whose source is here now, and then is not."""
     requeue, here = an_epoch("orders.requeue"), an_epoch()
