@@ -44,9 +44,7 @@ def make_app(source: StatusSource) -> Starlette:
             problems = judge(snapshot)
             told: dict[str, Any] = {"ok": not problems}
             if request.state.trusted:
-                document = snapshot.document or {"name": None, "state": None}
-                told |= {name: document[name] for name in ("name", "state")}
-                told["reasons"] = problems
+                told |= {**_identity(snapshot), "reasons": problems}
             return _json(told, 503 if problems else 200)
 
         return Route(path, answer)
@@ -82,10 +80,20 @@ def why_not_ready(snapshot: Snapshot) -> list[str]:
 
 
 def why_not_started(snapshot: Snapshot) -> list[str]:
-    """Returns why the start of the service is not over. [] once every worker has joined."""
-    if snapshot.document is None:
+    """Returns why the start of the service is not over.
+
+    Returns [] once every worker has joined, also if the supervisor has become silent since.
+    """
+    document = snapshot.document
+    if document is None or not (snapshot.alive or document["joined"]):
         return [snapshot.problem]
-    return probes.why_not_started(snapshot.document)
+    return probes.why_not_started(document)
+
+
+def _identity(snapshot: Snapshot) -> dict[str, Any]:
+    """Returns the name and state of the service; the state is None while the service is silent."""
+    document = snapshot.document or {"name": None, "state": None}
+    return {"name": document["name"], "state": document["state"] if snapshot.alive else None}
 
 
 def _page_data(source: StatusSource, snapshot: Snapshot) -> Mapping[str, Any]:

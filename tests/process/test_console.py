@@ -201,7 +201,7 @@ def test_liveness_is_the_supervisor_turning(service: Service, console: ConsoleCl
     console.comes("/livez")
     service.send(signal.SIGSTOP)
     dead = console.comes("/livez", 503).json
-    assert dead["ok"] is False
+    assert (dead["ok"], dead["name"], dead["state"]) == (False, "orders", None)
     assert "supervisor" in dead["reasons"][0]
     gone = console.get("/status.json")
     assert gone.status == 503

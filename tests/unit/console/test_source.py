@@ -124,6 +124,8 @@ def test_the_probes_tell_the_states_apart() -> None:
     assert starting[1] == ["the service is starting"]
     assert starting[2] == ["not every worker has joined its group yet"]
     assert seen(SILENT_S + 1) == (["no answer"], ["no answer"], [])
+    frozen = seen(SILENT_S + 1, state="waiting", joined=False, reasons=["no broker"])
+    assert frozen == (["no answer"],) * 3  # what was in its way once is not the reason now
     unknown = Snapshot(None, 1.0, "no answer")
     assert (why_not_live(unknown), why_not_ready(unknown)) == ([], ["no answer"])
 
