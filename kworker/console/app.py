@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,7 @@ def _page_data(source: StatusSource, snapshot: Snapshot) -> Mapping[str, Any]:
         "now": time.time(),  # the browser's clock may differ
         "problem": snapshot.problem,
         "since": [source.since(problem) for problem in document["reasons"]] if document else [],
-        "samples": [list(asdict(sample).values()) for sample in source.samples],
+        "samples": [list(sample) for sample in source.samples],
         "events": [list(event) for event in source.events],
     }
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -25,8 +25,7 @@ _EVENTS = 100
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """Some numbers of the service at one time. Times are in seconds since 1970."""
 
     at: float
