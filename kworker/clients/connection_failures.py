@@ -12,6 +12,7 @@ AUDIBLE: Mapping[str, int | bool] = {"log_level": 6, "log.connection.close": Tru
 _LINE = re.compile(r"FAIL \[[^\]]*\] \[thrd:[^\]]*\]: (.*)", re.DOTALL)
 # librdkafka puts the broker's name before its words, and its own state after them.
 _WHERE_AND_WHEN = re.compile(r"^\S+/\w+: | \(after \d+ms in state .*$", re.DOTALL)
+_STATE = re.compile(r" \(after \d+ms in state (\w+)")
 
 
 class _Rejection(NamedTuple):
@@ -24,6 +25,12 @@ class _Rejection(NamedTuple):
 
 
 _REJECTIONS = (
+    _Rejection(
+        re.compile(r"Request not valid in current SASL state"),
+        "ask for no login",
+        "kafka.security.protocol",
+        "set it to what their listener speaks, or name the port of the listener with SASL",
+    ),
     _Rejection(
         re.compile(r"SASL.* (authentication error|handshake failed).*"),
         "refuse the login",
@@ -49,13 +56,38 @@ _REJECTIONS = (
         "set it to what their listener speaks, or name the port of the listener with TLS",
     ),
 )
-# Brokers that end say so, too: so another reason may take its place.
-_CLOSED = _Rejection(
-    re.compile(r"Disconnected"),
+# Brokers that end close connections, too: so another reason may take the place of these.
+_CLOSED = re.compile(r"Disconnected")
+_CLOSED_WITHOUT_TLS = _Rejection(
+    _CLOSED,
+    "close the connection at the first request",
+    "kafka.security.protocol",
+    "if their listener asks for TLS, set ssl or sasl_ssl; else wait for them",
+)
+_CLOSED_WITHOUT_LOGIN = _Rejection(
+    _CLOSED,
+    "close the connection without a login",
+    "kafka.security.protocol",
+    "if their listener asks for SASL, set sasl_ssl or sasl_plaintext, and sasl.mechanism,"
+    " sasl.username and sasl.password; else wait for them",
+)
+_CLOSED_OTHERWISE = _Rejection(
+    _CLOSED,
     "close the connection before an answer",
     "kafka.security.protocol",
     "if their listener asks for TLS or SASL, set it, such as to sasl_ssl; else wait for them",
 )
+
+
+def _closing(line: str) -> _Rejection:
+    """Returns what a connection lacked that brokers have closed, as far as its state tells."""
+    state, scheme = _STATE.search(line), line[: max(0, line.find("://"))]
+    match state and state[1]:
+        case "APIVERSION_QUERY" if "ssl" not in scheme:  # the first request of all
+            return _CLOSED_WITHOUT_TLS
+        case "UP" if "sasl" not in scheme:  # the first request after what a login would be
+            return _CLOSED_WITHOUT_LOGIN
+    return _CLOSED_OTHERWISE
 
 
 # After so many other failures in a row, brokers do not turn the client away any more.
@@ -73,6 +105,7 @@ class ConnectionFailures(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._words = ""
+        self._closing = _CLOSED_OTHERWISE
         self._rejected = False
         self._others = 0  # failures since the rejection
         self.logger = logging.Logger("librdkafka.connection")
@@ -85,6 +118,7 @@ class ConnectionFailures(logging.Handler):
             self._others = 0 if rejected else self._others + 1
             if rejected or not self._rejected or self._others > _OTHERS_MAX:
                 self._words, self._rejected = words, rejected
+                self._closing = _closing(line[1])
 
     def begin(self) -> None:
         """Forgets, before a request, a failure that is no rejection: it may be long over."""
@@ -107,7 +141,7 @@ class ConnectionFailures(logging.Handler):
         reason = self._words or otherwise
         return (
             self.rejection(servers)
-            or self._error_of(_CLOSED, servers)
+            or self._error_of(self._closing, servers)
             or Unreachable(f"no broker of {servers} answers within {timeout_s:g} s ({reason})")
         )
 

@@ -155,6 +155,25 @@ def without_certificate(_kafka: SecuredKafka, _folder: Path, login: Login) -> Lo
     return {name: value for name, value in login.items() if "key" not in name}
 
 
+def without_tls(_kafka: SecuredKafka, _folder: Path, login: Login) -> Login:
+    others = {name: value for name, value in login.items() if not name.startswith("ssl.")}
+    return {**others, "security.protocol": "sasl_plaintext"}
+
+
+def without_login(_kafka: SecuredKafka, _folder: Path, login: Login) -> Login:
+    others = {name: value for name, value in login.items() if not name.startswith("sasl.")}
+    return {**others, "security.protocol": "ssl"}
+
+
+def to_plain_port(kafka: SecuredKafka, _folder: Path, login: Login) -> Login:
+    return {**login, "bootstrap.servers": kafka.bootstrap}
+
+
+def with_login_to_plain_port(kafka: SecuredKafka, folder: Path, login: Login) -> Login:
+    return to_plain_port(kafka, folder, without_tls(kafka, folder, login))
+
+
+PROTOCOL = "kafka.security.protocol"
 MISFITS = {
     "password": Misfit(with_other_password, "kafka.sasl.password", "Authentication failed"),
     "user": Misfit(with_other_user, "kafka.sasl.password", "Authentication failed"),
@@ -162,6 +181,10 @@ MISFITS = {
     "authority": Misfit(trusting_others, "kafka.ssl.ca.location", "certificate verify failed"),
     "certificate": Misfit(with_others_certificate, "kafka.ssl.certificate.location", "alert "),
     "no certificate": Misfit(without_certificate, "kafka.ssl.certificate.location", "alert "),
+    "no TLS": Misfit(without_tls, PROTOCOL, "close the connection at the first request"),
+    "no login": Misfit(without_login, PROTOCOL, "close the connection without a login"),
+    "no TLS there": Misfit(to_plain_port, PROTOCOL, "do not answer in TLS"),
+    "no login there": Misfit(with_login_to_plain_port, PROTOCOL, "ask for no login"),
 }
 
 

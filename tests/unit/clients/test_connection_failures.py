@@ -33,9 +33,16 @@ def heard(*words: str) -> ConnectionFailures:
     return failures
 
 
-def log(failures: ConnectionFailures, begin: str, words: str) -> None:
-    state = "(after 5ms in state SSL_HANDSHAKE, 4 identical error(s) suppressed)"
-    failures.logger.log(logging.ERROR, "%s: ssl://%s/1: %s %s", begin, SERVERS, words, state)
+def log(
+    failures: ConnectionFailures,
+    begin: str,
+    words: str,
+    *,
+    scheme: str = "ssl://",
+    state: str = "SSL_HANDSHAKE",
+) -> None:
+    when = f"(after 5ms in state {state}, 4 identical error(s) suppressed)"
+    failures.logger.log(logging.ERROR, "%s: %s%s/1: %s %s", begin, scheme, SERVERS, words, when)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,12 @@ def log(failures: ConnectionFailures, begin: str, words: str) -> None:
             "do not trust this client's certificate (alert bad certificate)",
         ),
         (
+            "SASL SCRAM-SHA-512 mechanism handshake failed: Broker: Request not valid in current"
+            " SASL state: broker's supported mechanisms: ",
+            "kafka.security.protocol",
+            "ask for no login (Request not valid in current SASL state)",
+        ),
+        (
             f"SSL handshake failed: {RESET}: connecting to a PLAINTEXT broker listener?",
             "kafka.security.protocol",
             "do not answer in TLS (connecting to a PLAINTEXT broker listener)",
@@ -82,6 +95,32 @@ def test_brokers_that_turn_a_client_away_are_told_with_the_key(
     assert (error.key, error.problem) == (key, f"the brokers at {SERVERS} {problem}")
     assert str(error) == f"{key}: {error.problem}; {error.next_step}"
     assert error.exit_code is ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("scheme", "state", "problem", "asks"),
+    [
+        ("", "APIVERSION_QUERY", "at the first request", "asks for TLS, set ssl or sasl_ssl;"),
+        ("sasl_plaintext://", "APIVERSION_QUERY", "at the first request", "asks for TLS, set ssl"),
+        ("", "UP", "without a login", "asks for SASL, set sasl_ssl or sasl_plaintext, and sasl.me"),
+        ("ssl://", "UP", "without a login", "asks for SASL, set sasl_ssl or sasl_plaintext, and"),
+        ("ssl://", "APIVERSION_QUERY", "before an answer", "asks for TLS or SASL, set it"),
+        ("sasl_ssl://", "UP", "before an answer", "asks for TLS or SASL, set it"),
+    ],
+)
+def test_a_closed_connection_tells_by_its_state_what_to_set(
+    scheme: str, state: str, problem: str, asks: str
+) -> None:
+    """librdkafka 2.16 has no hint for it any more."""
+    failures = ConnectionFailures()
+    words = "Disconnected: connection closed by peer: receive 0 after POLLIN"
+    log(failures, "FAIL [rdkafka#producer-1] [thrd:broker]", words, scheme=scheme, state=state)
+    error = failures.error(SERVERS, 5.0, "no reason")
+    assert isinstance(error, ClientRejected)
+    close = f"the brokers at {SERVERS} close the connection {problem} (Disconnected)"
+    assert (error.key, error.problem) == ("kafka.security.protocol", close)
+    assert error.next_step.startswith(f"if their listener {asks}")
+    assert error.next_step.endswith("; else wait for them")
 
 
 @pytest.mark.parametrize("words", [VERIFY, f"SSL handshake failed: {VERIFY}: broker certificate"])
