@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kworker.console.metrics import Metrics
-from kworker.console.source import Snapshot, StatusSource
+from kworker.console.source import Document, Snapshot, StatusSource
 from kworker.supervisor import probes
 
 _FILES = Path(__file__).parent / "page"
@@ -21,13 +21,14 @@ _FILES = Path(__file__).parent / "page"
 
 def make_app(source: StatusSource) -> Starlette:
     """Returns the ASGI application that answers from `source`."""
+    page = PageData(source)
 
     async def status(_request: Request) -> Response:
         snapshot = await source.latest()
         return _json(snapshot.document, 200) if not snapshot.problem else _gone(snapshot)
 
     async def page_data(_request: Request) -> Response:
-        return _json(_page_data(source, await source.latest()), 200)
+        return _json(page.of(await source.latest()), 200)
 
     async def metrics(request: Request) -> Response:
         snapshot = await source.latest()
@@ -95,17 +96,35 @@ def _identity(snapshot: Snapshot) -> dict[str, Any]:
     return {"name": document["name"], "state": document["state"] if snapshot.alive else None}
 
 
-def _page_data(source: StatusSource, snapshot: Snapshot) -> Mapping[str, Any]:
-    document = snapshot.document
-    return {
-        "status": document,
-        "age_s": round(snapshot.age_s, 1),
-        "now": time.time(),  # the browser's clock may differ
-        "problem": snapshot.problem,
-        "since": [source.since(problem) for problem in document["reasons"]] if document else [],
-        "samples": [list(sample) for sample in source.samples],
-        "events": [list(event) for event in source.events],
-    }
+class PageData:
+    """What the page shows, rendered once for each status, since many pages may be open."""
+
+    def __init__(self, source: StatusSource) -> None:
+        self._source = source
+        self._document: Document | None = None
+        self._rendered = self._render(None)
+
+    def of(self, snapshot: Snapshot) -> Mapping[str, Any]:
+        """Returns the data of a page that asks now."""
+        if snapshot.document is not self._document:
+            self._document = snapshot.document
+            self._rendered = self._render(snapshot.document)
+        return {
+            **self._rendered,
+            "age_s": round(snapshot.age_s, 1),
+            "now": time.time(),  # the browser's clock may differ
+            "problem": snapshot.problem,
+        }
+
+    def _render(self, document: Document | None) -> Mapping[str, orjson.Fragment]:
+        source = self._source
+        parts = {
+            "status": document,
+            "since": [source.since(each) for each in document["reasons"]] if document else [],
+            "samples": [list(sample) for sample in source.samples],
+            "events": [list(event) for event in source.events],
+        }
+        return {name: orjson.Fragment(orjson.dumps(part)) for name, part in parts.items()}
 
 
 def _gone(snapshot: Snapshot) -> Response:

@@ -23,6 +23,7 @@ async def serve(app: AccessGuard, source: StatusSource, listener: socket.socket)
         ws="none",
         loop="asyncio",
         lifespan="off",
+        proxy_headers=False,  # nothing here asks where a request comes from
         log_config=None,
         access_log=False,
         server_header=False,

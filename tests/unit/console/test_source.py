@@ -4,7 +4,9 @@ import asyncio
 import threading
 from typing import Any
 
-from kworker.console.app import why_not_live, why_not_ready, why_not_started
+import orjson
+
+from kworker.console.app import PageData, why_not_live, why_not_ready, why_not_started
 from kworker.console.source import SAMPLE_S, SILENT_S, Snapshot, StatusSource
 from kworker.errors import NotRunning
 from tests.unit.console.documents import document, worker
@@ -65,6 +67,26 @@ def test_a_supervisor_that_does_not_answer_leaves_the_last_answer() -> None:
         supervisor.may_answer.set()
         await source._asking  # type: ignore[misc]
         assert (await source.latest()).problem == ""
+
+    asyncio.run(ask())
+
+
+def test_many_pages_cost_one_rendering_of_a_status() -> None:
+    supervisor = Supervisor()
+
+    async def ask() -> None:
+        source = supervisor.source()
+        page = PageData(source)
+        assert orjson.loads(orjson.dumps(page.of(Snapshot(None, 0.0, ""))))["status"] is None
+        first, second = page.of(await source.latest()), page.of(await source.latest())
+        assert first["status"] is second["status"]
+        shown = orjson.loads(orjson.dumps(first))
+        assert (shown["status"], shown["since"], shown["events"]) == (document(), [], [])
+        assert shown["samples"] == [[1_000_100, 80.0, 7, 6, 1.5]]
+        supervisor.now += 2.0
+        supervisor.document = document(reasons=["bad"])
+        later = orjson.loads(orjson.dumps(page.of(await source.latest())))
+        assert (later["status"]["reasons"], later["since"]) == (["bad"], [1_000_102])
 
     asyncio.run(ask())
 
