@@ -9,26 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.bare_service import Service, python
+from tests.support.bare_service import MAIN, Service, command, python
+from tests.support.config_text import smallest
 from tests.support.lines import whole_lines
 from tests.support.waiting import eventually
 
-MAIN = "from kworker.cli.main import main; main()"
-CONFIG = """
-name = "orders"
-handler = "handlers:notify"
-state_dir = "."
-[source]
-topics = ["orders"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-"""
-
 
 def kworker(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    (folder / "kworker.toml").write_text(CONFIG)
-    (folder / "handlers.py").write_text("def notify(message): pass\n")
-    return python("-c", MAIN, *arguments, "--config", folder / "kworker.toml")
+    return python(*command(folder, *arguments))
 
 
 def test_status_and_scale_and_stop_read_well(service: Service):
@@ -166,7 +154,7 @@ def test_a_daemon_that_ends_early_reports_its_error_and_code(service: Service):
 
 def test_start_says_what_is_wrong_without_a_traceback(tmp_path: Path):
     """A handler that will not import: 78 and a line, and no loop."""
-    (tmp_path / "kworker.toml").write_text(CONFIG.replace("handlers:", "nope:"))
+    (tmp_path / "kworker.toml").write_text(smallest(handler="nope:notify"))
     failed = python("-c", MAIN, "start", "--config", tmp_path / "kworker.toml")
     assert failed.returncode == 78, failed.stderr
     assert "nope" in failed.stderr

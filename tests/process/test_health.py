@@ -3,10 +3,8 @@
 import signal
 import time
 
-from tests.support.bare_service import Service, python
+from tests.support.bare_service import MAIN, Service, python
 from tests.support.waiting import eventually
-
-MAIN = "from kworker.cli.main import main; main()"
 
 
 def probed(service: Service, kind: str, *more: str) -> tuple[int, str]:

@@ -11,24 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.bare_service import ROOT, Service, python
+from tests.support.bare_service import ROOT, Service, command, python
 from tests.support.waiting import eventually
-
-MAIN = "from kworker.cli.main import main; main()"
-CONFIG = """
-name = "orders"
-handler = "json:loads"
-state_dir = "."
-[source]
-topics = ["orders"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-"""
-
-
-def command(folder: Path, *arguments: str) -> list[str]:
-    (folder / "kworker.toml").write_text(CONFIG)
-    return ["-c", MAIN, "logs", *arguments, "--config", str(folder / "kworker.toml")]
 
 
 def events(text: str) -> list[str]:
@@ -40,7 +24,7 @@ def followed(folder: Path) -> Iterator[Path]:
     """What `kworker logs -f` has printed so far; it ends with Ctrl-C."""
     printed = folder / "printed"
     with printed.open("wb") as output:
-        asked = command(folder, "-f", "-n", "1")
+        asked = command(folder, "logs", "-f", "-n", "1")
         follower = subprocess.Popen([sys.executable, *asked], cwd=ROOT, stdout=output)
     try:
         yield printed
@@ -55,7 +39,7 @@ def test_a_daemons_log_is_followed_through_a_truncation(service: Service):
     started = python("-m", "tests.support.daemon_driver", service.folder, 20)
     assert started.returncode == 0, started.stderr
     daemon = psutil.Process(service.status()["pid"])
-    shown = python(*command(service.folder))
+    shown = python(*command(service.folder, "logs"))
     assert shown.returncode == 0, shown.stderr
     assert "supervisor started" in events(shown.stdout)
     with followed(service.folder) as printed:
@@ -109,7 +93,7 @@ def test_a_service_in_the_foreground_is_read_where_it_writes(service: Service):
     """`kworker start 2> FILE`, or under nohup."""
     service.serve()
     service.says("supervisor started")
-    shown = python(*command(service.folder, "--level", "info"))
+    shown = python(*command(service.folder, "logs", "--level", "info"))
     assert shown.returncode == 0, shown.stderr
     assert "supervisor started" in events(shown.stdout)
 
@@ -118,7 +102,7 @@ def test_a_service_that_writes_to_a_pipe_has_no_file(service: Service):
     driver = [sys.executable, "-m", "tests.support.supervisor_driver", str(service.folder)]
     with subprocess.Popen(driver, cwd=ROOT, stderr=subprocess.PIPE) as supervisor:
         eventually(lambda: service.status().get("state") == "running", what="it runs")
-        refused = python(*command(service.folder))
+        refused = python(*command(service.folder, "logs"))
         assert refused.returncode == 1
         begins = f"kworker: orders (pid {supervisor.pid}) has no log file: its lines go to"
         assert refused.stderr.startswith(begins)

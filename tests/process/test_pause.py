@@ -5,27 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bare_service import Service, python
+from tests.support.bare_service import Service, command, python
 from tests.support.console import ConsoleClient
 from tests.support.waiting import eventually
-
-MAIN = "from kworker.cli.main import main; main()"
-CONFIG = """
-name = "orders"
-handler = "handlers:notify"
-state_dir = "."
-[source]
-topics = ["orders"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-"""
 
 
 def kworker(folder: Path, *arguments: str) -> str:
     """What a command says that succeeds."""
-    (folder / "kworker.toml").write_text(CONFIG)
-    (folder / "handlers.py").write_text("def notify(message): pass\n")
-    done = python("-c", MAIN, *arguments, "--config", folder / "kworker.toml")
+    done = python(*command(folder, *arguments))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -13,10 +13,12 @@ import psutil
 
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.control.client import ControlClient
+from tests.support.config_text import smallest
 from tests.support.lines import whole_lines
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
+MAIN = "from kworker.cli.main import main; main()"
 SETTINGS = ("settings", "limits", "preflight", "behaviour")
 
 
@@ -32,6 +34,13 @@ def python(
         timeout=timeout_s,
         check=False,
     )
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    """`kworker …` for `python`, with a file that names the service in the folder."""
+    config = folder / "kworker.toml"
+    config.write_text(smallest(state_dir="."))
+    return ["-c", MAIN, *arguments, "--config", str(config)]
 
 
 class Service:

@@ -13,17 +13,9 @@ from typing import Any
 import pytest
 
 from kworker.cli.main import run
+from tests.support.config_text import smallest
 from tests.unit.console.documents import document, worker
 
-FILE = """
-name = "orders"
-handler = "json:loads"
-state_dir = "state"
-[source]
-topics = ["orders"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-"""
 NOBODY = "`kworker start` starts it"
 
 
@@ -63,7 +55,7 @@ class Prober:
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.file = folder / "kworker.toml"
-        self.file.write_text(FILE)
+        self.file.write_text(smallest())
         self._capsys = capsys
         self.errors = ""
 

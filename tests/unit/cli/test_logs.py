@@ -17,16 +17,7 @@ from kworker.cli.logs.lines import LogLine, shown, why_it_ended
 from kworker.cli.logs.log_tail import LogTail
 from kworker.cli.main import run
 from kworker.instance.state_folder import StateFolder
-
-FILE = """
-name = "orders"
-handler = "json:loads"
-state_dir = "state"
-[source]
-topics = ["orders"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-"""
+from tests.support.config_text import smallest
 
 
 def line(event: str, level: str = "info", **fields: Any) -> str:
@@ -241,7 +232,7 @@ class LogDesk:
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.file = folder / "kworker.toml"
-        self.file.write_text(FILE)
+        self.file.write_text(smallest())
         self.folder = StateFolder(folder / "state")
         self.folder.make()
         self._capsys = capsys
@@ -288,6 +279,7 @@ LOCKED = """
 import sys
 from pathlib import Path
 from kworker.instance.state_folder import StateFolder
+from tests.support.config_text import smallest
 lock = StateFolder(Path(sys.argv[1])).lock()
 print("locked", flush=True)
 sys.stdin.read()

@@ -10,15 +10,7 @@ from kworker.config.topics import TopicInfo
 from kworker.core.offset_map import TopicIdentity
 from kworker.errors import ClientRejected, ExitCode
 from kworker.preflight import findings, kafka
-
-FILE = """
-name = "shop"
-handler = "json:loads"
-[source]
-topics = ["orders"]
-[kafka]
-"bootstrap.servers" = "127.0.0.1:1"
-"""
+from tests.support.config_text import smallest
 
 
 class OldBrokers:
@@ -43,7 +35,7 @@ def test_topics_whose_ids_the_brokers_do_not_tell_are_named(
     nameless: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker would wait for them; of a topic that is only written none is needed."""
-    (tmp_path / "kworker.toml").write_text(FILE)
+    (tmp_path / "kworker.toml").write_text(smallest(name="shop"))
     config = toml_file.load(tmp_path / "kworker.toml")
     monkeypatch.setattr(kafka, "admin_of", lambda _: OldBrokers(nameless))
     found = [each for each in kafka.check_topics(config) if each.exit_code is not ExitCode.OK]
@@ -68,7 +60,7 @@ def test_a_login_that_is_refused_is_told_at_its_own_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The brokers run; a start waits, because the password may be corrected on their side."""
-    (tmp_path / "kworker.toml").write_text(FILE)
+    (tmp_path / "kworker.toml").write_text(smallest(name="shop"))
     monkeypatch.setattr(kafka, "admin_of", lambda _: LockedBrokers())
     found = kafka.check_topics(toml_file.load(tmp_path / "kworker.toml"))
     assert [str(each) for each in found] == [
