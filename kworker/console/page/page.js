@@ -1,7 +1,7 @@
-// Shows /page.json, once a second. All that the service says becomes text nodes, never markup.
+// Shows /page.json, every two seconds. All that the service says becomes text nodes, never markup.
 "use strict";
 
-const EVERY_MS = 1000, TIMEOUT_MS = 5000, MINUTES = 10;
+const EVERY_MS = 2000, TIMEOUT_MS = 5000, MINUTES = 10;
 const LOOKS = { running: "good", paused: "warn", draining: "warn", starting: "warn", waiting: "bad", red: "bad" };
 const byId = (id) => document.getElementById(id);
 let last = null, lastAt = 0;
