@@ -57,7 +57,7 @@ bench: java install ## compare the speed of kworker with hand-written consumers 
 	@$(BIN)/python -m bench.run $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
-	rm -rf $(VENV) .demo .bench .bench-memory .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .demo .bench .bench-console .bench-memory .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt

@@ -52,7 +52,7 @@ def servers(name: str, *, redis: bool = False) -> Iterator[Place]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / ".gitignore").write_text("*\n")
-    port, redis_port = _free_port(), _free_port()
+    port, redis_port = free_port(), free_port()
     with_redis = ("--redis-port", str(redis_port)) if redis else ("--no-redis",)
     try:
         _sandbox("up", *sandbox, "--kafka-port", str(port), *with_redis)
@@ -65,7 +65,7 @@ def _sandbox(*verb: str) -> None:
     subprocess.run([KWORKER, "sandbox", *verb], stdin=subprocess.DEVNULL, check=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A free port below those that the system gives to outgoing connections."""
     while True:
         port = random.randrange(15_000, 30_000)
