@@ -1,11 +1,7 @@
 """The alerts and the dashboard of etc/ name metrics that exist, and fire when they should."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -14,36 +10,37 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from kworker.console.metrics import Metrics
 from kworker.console.source import Snapshot
+from tests.support.alerts import ALERTS, ROOT, Phase, contradiction, promtool
 from tests.unit.console.documents import document
 
-ROOT = Path(__file__).parents[3]
-ALERTS = ROOT / "etc" / "alerts.yml"
 DASHBOARD = ROOT / "etc" / "grafana.json"
 CASES = Path(__file__).with_name("alerts_test.yml")
 COUNTS = {"batch": 3, "rows": 12, "behind": 5, "rescued": 1, "foreign": 0, "aside": 0}
 SPARK = {"state": "running", "tables": [{"name": "orders", "state": "running", **COUNTS}]}
 
 
-def exposition() -> str:
+def exposition(**changed: Any) -> str:
     """The text of a scrape in which each metric has a sample."""
-    return generate_latest(Metrics(Snapshot(document(spark=SPARK), 0.0, ""))).decode()
-
-
-def promtool(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    program = shutil.which("promtool", path=path)
-    assert program, "promtool is not installed: `make test` installs it"
-    command = [program, *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True)
+    shown = document(spark=SPARK, **changed)
+    return generate_latest(Metrics(Snapshot(shown, 0.0, ""))).decode()
 
 
 def rules() -> dict[str, dict[str, Any]]:
     """By name."""
     [group] = yaml.safe_load(ALERTS.read_text())["groups"]
     return {rule["alert"]: rule for rule in group["rules"]}
+
+
+def series_of_cases() -> Iterator[tuple[str, frozenset[str]]]:
+    """The name and the labels of each series that a case of the alerts has."""
+    for case in yaml.safe_load(CASES.read_text())["tests"]:
+        for each in case["input_series"]:
+            name, _, labels = each["series"].partition("{")
+            yield name, frozenset(re.findall(r"(\w+)=", labels))
 
 
 def firing() -> dict[str, dict[str, str]]:
@@ -111,6 +108,29 @@ def test_the_alerts_fire_when_they_should_and_not_otherwise() -> None:
 
 def test_each_alert_has_a_case_in_which_it_fires() -> None:
     assert firing().keys() == rules().keys()
+
+
+def test_the_cases_have_series_that_the_console_has() -> None:
+    """With its labels, and those that Prometheus gives; `up` is Prometheus' own."""
+    scraped = {("up", frozenset[str]())} | {
+        (sample.name, frozenset(sample.labels))
+        for family in text_string_to_metric_families(exposition())
+        for sample in family.samples
+    }
+    own = {(name, labels - {"job", "instance"}) for name, labels in series_of_cases()}
+    assert own - scraped == set()
+
+
+def test_nothing_fires_for_a_service_that_is_well(tmp_path: Path) -> None:
+    """Each alert looks at metrics as the console has them, all at the same time."""
+    assert contradiction(tmp_path, [Phase(exposition(), 180)], {}) == ""
+
+
+def test_a_service_that_is_red_pages(tmp_path: Path) -> None:
+    well, red = (exposition(reasons=[text]) if text else exposition() for text in ("", "no broker"))
+    fires = {"KworkerRed": {"severity": "page"}}
+    assert contradiction(tmp_path, [Phase(well, 10), Phase(red, 20)], fires) == ""
+    assert "KworkerRed" in contradiction(tmp_path, [Phase(well, 10), Phase(red, 20)], {})
 
 
 def test_an_alert_tells_whom_it_wakes_and_what_to_type() -> None:
