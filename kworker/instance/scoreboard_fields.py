@@ -50,7 +50,7 @@ class Field(IntEnum):
     DEAD_TIMEOUT = auto()
     DEAD_EXPIRED = auto()
     DEAD_OPERATOR = auto()
-    # Runs of handlers by the bound of core.run_times.BOUNDS_S that they kept, and did not beat.
+    # Runs of handlers by the bound of core.durations.BOUNDS_S that they kept, and did not beat.
     RUNS_1MS = auto()
     RUNS_3MS = auto()
     RUNS_10MS = auto()
@@ -74,4 +74,4 @@ DEAD_BY_REASON = {
     if field.name.startswith("DEAD_")
 }
 RUN_TIMES = tuple(Field)[Field.RUNS_1MS : Field.TEXT_SEQ]
-"""The counts of `core.run_times.total`, in its order."""
+"""The counts of `core.durations.total`, in its order."""

@@ -6,9 +6,9 @@ from time import monotonic_ns
 from typing import Any
 
 from kworker.config.model import Config
+from kworker.core.durations import BOUNDS_S
 from kworker.core.pauses import ALL
 from kworker.core.phase import Phase
-from kworker.core.run_times import BOUNDS_S
 from kworker.distribution import package_version
 from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field

@@ -153,7 +153,7 @@ class Dispatch:
 
     @property
     def run_times(self) -> list[int]:
-        """The durations of runs, as `core.run_times.total` counts them; without isolated runs."""
+        """The durations of runs, as `core.durations.total` counts them; without isolated runs."""
         return self._pool.completed.run_times()
 
     def slack_s(self) -> float:

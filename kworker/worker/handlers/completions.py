@@ -3,8 +3,8 @@
 import threading
 from collections import deque
 
+from kworker.core.durations import Durations, total
 from kworker.core.record import Record
-from kworker.core.run_times import RunTimes, total
 
 
 class CompletionQueue:
@@ -23,16 +23,16 @@ class CompletionQueue:
         self._empty = threading.Lock()
         self._empty.acquire()
         self.add = self._records.append
-        self._run_times: list[RunTimes] = []
+        self._run_times: list[Durations] = []
 
-    def new_run_times(self) -> RunTimes:
+    def new_run_times(self) -> Durations:
         """Returns a place to count durations in, for one thread."""
-        times = RunTimes()  # several threads may be here
+        times = Durations()  # several threads may be here
         self._run_times.append(times)
         return times
 
     def run_times(self) -> list[int]:
-        """Returns the totals of all threads, as `core.run_times.total` does."""
+        """Returns the totals of all threads, as `core.durations.total` does."""
         return total(list(self._run_times))
 
     def wake(self) -> None:

@@ -9,9 +9,9 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
+from kworker.core.durations import Durations
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
-from kworker.core.run_times import RunTimes
 from kworker.instance.scoreboard import Hand
 from kworker.log.running import HERE
 from kworker.worker.handlers.completions import CompletionQueue
@@ -205,7 +205,7 @@ class ThreadPool:
             self._current[index] = None
             self._finished[index] += 1
 
-    def _run(self, run: deque[Record], hand: Hand, times: RunTimes) -> int:
+    def _run(self, run: deque[Record], hand: Hand, times: Durations) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns

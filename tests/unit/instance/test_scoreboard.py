@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from kworker.core.durations import BOUNDS_S
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
-from kworker.core.run_times import BOUNDS_S
 from kworker.instance.scoreboard import Held, RecentLetter, Scoreboard, Text
 from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
 from kworker.worker.retries.policy import FINAL

@@ -1,13 +1,13 @@
-"""The durations of handlers' runs, counted by bounds for a histogram."""
+"""The durations of what handlers do, counted by bounds for a histogram."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
 
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""Upper bounds, inclusive. There is one more count, of the runs that lasted longer."""
+"""Upper bounds, inclusive. There is one more count, of those that lasted longer."""
 
 
-class RunTimes:
+class Durations:
     """The durations of runs, as one thread measures them; any thread may read.
 
     `sum_us` is the sum of all durations in microseconds.
@@ -23,7 +23,7 @@ class RunTimes:
         self.sum_us += int(lasted_s * 1e6)
 
 
-def total(times: Iterable[RunTimes]) -> list[int]:
+def total(times: Iterable[Durations]) -> list[int]:
     """Returns the sum of each count, and last the sum of the durations in microseconds."""
     rows = [[*each.counts, each.sum_us] for each in times]
     return [sum(column) for column in zip(*rows, strict=True)] or [0] * (len(BOUNDS_S) + 2)

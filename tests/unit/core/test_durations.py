@@ -2,7 +2,7 @@
 
 import pytest
 
-from kworker.core.run_times import BOUNDS_S, RunTimes, total
+from kworker.core.durations import BOUNDS_S, Durations, total
 
 
 @pytest.mark.parametrize(
@@ -10,20 +10,20 @@ from kworker.core.run_times import BOUNDS_S, RunTimes, total
     [(0.0, 0), (0.001, 0), (0.0011, 1), (0.02, 3), (1.0, 6), (100.0, 10), (101.0, 11)],
 )
 def test_a_run_counts_by_the_bound_that_it_keeps(lasted_s: float, index: int) -> None:
-    times = RunTimes()
+    times = Durations()
     times.add(1, lasted_s)
     assert [at for at, count in enumerate(times.counts) if count] == [index]
 
 
 def test_runs_that_were_measured_together_count_with_their_mean() -> None:
-    times = RunTimes()
+    times = Durations()
     times.add(100, 0.2)
     assert times.counts[1] == 100
     assert times.sum_us == 200_000
 
 
 def test_the_total_is_of_all_threads_and_of_none() -> None:
-    one, two = RunTimes(), RunTimes()
+    one, two = Durations(), Durations()
     one.add(2, 0.001)
     two.add(1, 5.0)
     assert total([one, two]) == [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 5_001_000]
