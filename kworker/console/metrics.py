@@ -70,7 +70,7 @@ class Metrics(CollectorRegistry):
             yield from _service(document)
             yield _paused(document)
             yield from _workers(document["workers"])
-            yield _deaths(document)
+            yield from _ends(document)
             yield from _delays(document)
             yield from _spark(document["spark"])
 
@@ -147,10 +147,13 @@ def _workers(rows: list[_Row]) -> Iterator[Metric]:
         )
 
 
-def _deaths(document: Document) -> Metric:
+def _ends(document: Document) -> Iterator[Metric]:
     text = "Unplanned ends of workers, by exit code or signal."
     deaths = document["deaths"].items()
-    return _family(CounterMetricFamily, "worker_deaths", text, "cause", deaths)
+    yield _family(CounterMetricFamily, "worker_deaths", text, "cause", deaths)
+    text = "Planned replacements of workers that have begun, by their reason."
+    planned = document["replacements"].items()
+    yield _family(CounterMetricFamily, "replacements", text, "reason", planned)
 
 
 def _delays(document: Document) -> Iterator[Metric]:

@@ -62,17 +62,19 @@ class WorkerHealth:
                 if stuck := self._stuck(worker, config, now):
                     self._abort(worker, stuck, now)
 
-    def find_worn_out(self, config: Config, now: float) -> list[int]:
-        """Returns and logs the numbers of workers that exceed `memory` or reach `max_records`."""
+    def find_worn_out(self, config: Config, now: float) -> dict[int, str]:
+        """Returns and logs the workers that exceed `memory` or reach `max_records`.
+
+        The keys are their numbers, the values the settings that are exceeded or reached.
+        """
         if now - self._weighed_at < self._limits.memory_every_s:
-            return []
+            return {}
         self._weighed_at = now
         running = [worker for worker in self._fleet.workers if worker.running]
-        return [
-            worker.number
-            for worker in running
-            if self._check_memory(worker, config, now) or _check_max_records(worker, config)
-        ]
+        worn_out = {w.number: "memory" for w in running if self._check_memory(w, config, now)}
+        rest = (worker for worker in running if worker.number not in worn_out)
+        full = {w.number: "max_records" for w in rest if _check_max_records(w, config)}
+        return {**worn_out, **full}
 
     def _abort(self, worker: WorkerProcess, stuck: Stuck, now: float) -> None:
         limits = self._limits

@@ -139,7 +139,7 @@ class Reload:
         _LOG.info(f"{pending.command}: replacing {self._fleet.size} workers one at a time")
         self._apply(pending.config, now)
         self._announcer.reloaded()
-        self.rolling_restart.add(range(self._fleet.size))
+        self.rolling_restart.add(dict.fromkeys(range(self._fleet.size), pending.command))
         if pending.peer:
             self._subscribers.add(pending.peer)
 

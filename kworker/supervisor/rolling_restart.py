@@ -1,7 +1,7 @@
 """Replaces workers one at a time: at a reload or restart, and worn-out ones."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import structlog
 
@@ -20,7 +20,7 @@ class RollingRestart:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._waiting: deque[int] = deque()
+        self._waiting: deque[tuple[int, str]] = deque()  # numbers, and why they are replaced
         self._current: tuple[int, int] | None = None  # number, and its lives until then
 
     @property
@@ -28,9 +28,13 @@ class RollingRestart:
         """The number of workers still to be replaced, the current one included."""
         return len(self._waiting) + (self._current is not None)
 
-    def add(self, numbers: Iterable[int]) -> None:
-        """Adds the workers with these numbers, except those that already wait to be replaced."""
-        self._waiting.extend(n for n in numbers if n not in self._waiting)
+    def add(self, reasons: Mapping[int, str]) -> None:
+        """Adds the workers with these numbers, except those that already wait to be replaced.
+
+        The reason why a worker is replaced is a label of a metric.
+        """
+        waiting = dict(self._waiting)
+        self._waiting.extend(each for each in reasons.items() if each[0] not in waiting)
 
     def clear(self) -> None:
         """Cancels all further replacements, because a drain has begun."""
@@ -43,13 +47,13 @@ class RollingRestart:
             _LOG.info(f"worker {self._current[0]} was replaced; {left} more are to be replaced")
             self._current = None
         if self._current is None and self._waiting:
-            self._begin(self._waiting.popleft(), now)
+            self._begin(*self._waiting.popleft(), now)
 
-    def _begin(self, number: int, now: float) -> None:
+    def _begin(self, number: int, reason: str, now: float) -> None:
         for worker in self._fleet.workers:
             if worker.number == number:
                 self._current = number, worker.lives
-                self._fleet.replace(worker, now)
+                self._fleet.replace(worker, reason, now)
 
     def _is_replaced(self, number: int, lives: int) -> bool:
         """Returns True if a newer process of the worker runs, or the fleet no longer has it."""

@@ -56,6 +56,7 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
             reason: counters[field.name.lower()] for reason, field in DEAD_BY_REASON.items()
         },
         "deaths": dict(fleet.deaths),
+        "replacements": dict(fleet.replacements),
         "last_dead_letters": _last_dead_letters(fleet),
         "runs": _runs(counters),
     }

@@ -75,6 +75,7 @@ def test_restart_and_reload_wait_for_their_end(service: Service):
     rows = [*service.workers(), service.delay()]
     assert {(row["restarts"], row["replacements"]) for row in rows[:2]} == {(0, 1)}
     assert rows[2]["restarts"] == 0
+    assert service.status()["replacements"] == {"restart": 2}
     assert not set(service.running().values()) & set(before.values())
     service.write(settings={"name": "invoices"})
     refused = kworker(service.folder, "reload")

@@ -182,6 +182,7 @@ def test_workers_over_their_memory_are_replaced_one_at_a_time(service: Service):
     assert fewest >= 1
     assert "over workers.memory = 128 MiB" in service.said()
     assert service.status()["state"] == "running"
+    assert service.status()["replacements"] == {"memory": 2}
 
 
 def test_a_worker_too_large_at_boot_is_red_and_not_replaced(service: Service):
@@ -221,6 +222,7 @@ def test_a_worker_that_has_taken_max_records_is_replaced(service: Service):
     eventually(lambda: sum(row["replacements"] for row in service.workers()) >= 2)
     assert [row["restarts"] for row in service.workers()] == [0, 0]
     assert "workers.max_records = 50" in service.said()
+    assert service.status()["replacements"]["max_records"] >= 2
 
 
 def test_the_dead_leave_no_zombies(service: Service):

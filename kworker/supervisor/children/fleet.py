@@ -52,6 +52,7 @@ class Fleet:
         self.leftovers = Leftovers(limits.left_grace_s, limits.left_term_s)
         self._counters_of_dead: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()  # unplanned ones, by how the worker exited
+        self.replacements: Counter[str] = Counter()  # planned ones, by their reason
         self._draining = False
         self._folder = folder
         self._journal = CrashJournal(folder.suspects)
@@ -116,8 +117,9 @@ class Fleet:
             elif worker.start_at is not None and now >= worker.start_at and not self._draining:
                 self._start(worker, now)
 
-    def replace(self, worker: WorkerProcess, now: float) -> None:
+    def replace(self, worker: WorkerProcess, reason: str, now: float) -> None:
         """Drains this worker; a new process starts in its place when it has ended."""
+        self.replacements[reason] += 1
         worker.start_afresh(now)
         self._drain(worker, now, leave=False)
 

@@ -41,6 +41,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "counters": {name: number for number, name in enumerate((*counters, *others), 10)},
         "dead_letters": {"rejected": 4, "exhausted": 10},
         "deaths": {"SIGKILL": 2, "exit code 1": 1},
+        "replacements": {"reload": 2, "memory": 1},
         "last_dead_letters": [
             {
                 "record": "orders:3:17",

@@ -43,6 +43,7 @@ def test_each_number_of_the_status_is_a_metric() -> None:
     assert found["kworker_worker_resident_memory_bytes", "0"] == 60 << 20
     assert found["kworker_worker_restarts_total", "0"] == 1
     assert found["kworker_worker_deaths_total", "SIGKILL"] == 2
+    assert found["kworker_replacements_total", "memory"] == 1
     assert found["kworker_delayed_records", "5s"] == 2
     assert found["kworker_delay_next_due_timestamp_seconds", "5s"] == 1_790_000_000.5
     assert (found["kworker_lag_records",], found["kworker_unfinished_records",]) == (7, 9)
