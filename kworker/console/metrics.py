@@ -39,6 +39,8 @@ _WORKER_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("oldest_s", "worker_oldest_run_seconds", "How long the oldest run of a handler has lasted."),
     ("heartbeat_age_s", "worker_heartbeat_age_seconds", "Time since the poll thread's last turn."),
     ("rss_bytes", "worker_resident_memory_bytes", "Resident memory of the worker."),
+    ("handlers", "worker_handlers", "Runs of handlers that may go on at once."),
+    ("utilisation", "worker_utilisation_ratio", "Share of time for which handlers run."),
 )
 _TABLE_COUNTERS = (
     ("rows", "table_rows", "Rows written since the Spark job started."),

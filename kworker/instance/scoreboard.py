@@ -202,6 +202,15 @@ class Slot:
             if k < len(known)
         ]
 
+    def busy_s(self, now: float) -> float:
+        """Returns how long this worker's handlers have run together, up to `now`.
+
+        Those that run still count, too; a batch is one run. `now` is in monotonic seconds.
+        """
+        begun = {held[2] for hand in self._hands if (held := hand.read())}  # a batch has one start
+        running_s = sum(max(0.0, now - since_ns / 1e9) for since_ns in begun)
+        return self.words[Field.RUNS_US] / 1e6 + running_s
+
     @property
     def begun(self) -> bool:
         """True if a handler has begun a record since this worker began."""

@@ -25,6 +25,7 @@ class Field(IntEnum):
     DRAIN = auto()  # set by the supervisor along with SIGTERM, which a handler's code may ignore
     LEAVE = auto()  # set by the supervisor before SIGTERM: 1 if no process takes over this slot
     STALLED_MS = auto()  # since the pool last finished a record, while it had any or could have
+    HANDLERS = auto()  # runs of handlers that may go on at once: threads, or coroutines
     ACCEPT = auto()  # set by the supervisor, cleared by the worker: dead-letter what is held
     # Counters, added to the totals when the worker is reaped.
     CONSUMED = auto()

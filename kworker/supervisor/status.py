@@ -150,6 +150,8 @@ def _worker_row(worker: WorkerProcess, now: float) -> dict[str, Any]:
         "oldest_s": round(_age_s(oldest), 3) if oldest else 0.0,
         "heartbeat_age_s": round(worker.silent_s(now, 0.0), 3) if worker.alive else None,
         "rate": round(worker.rate(), 1),
+        "handlers": words[Field.HANDLERS],
+        "utilisation": worker.utilisation(),
         "rss_bytes": rss_bytes(worker.pid),
         "restarts": worker.restarts,
         "replacements": worker.replacements,

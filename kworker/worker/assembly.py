@@ -25,7 +25,7 @@ from kworker.instance.state_folder import StateFolder
 from kworker.worker.assignment import Identify
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.handlers.loaded_handlers import Handlers
-from kworker.worker.handlers.pool_factory import HandlerPool
+from kworker.worker.handlers.pool_factory import HandlerPool, runs_at_once
 from kworker.worker.idempotency import key
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.claim_thread import ClaimPolicy, Claims, ClaimThread, SharedState
@@ -126,7 +126,7 @@ def make_poll_loop(
         FlowPolicy(workers.in_flight, workers.in_flight_bytes, retry.held, retry.held_bytes)
     )
     folder = StateFolder(config.state_dir)
-    at_once = workers.concurrency if handlers.is_async else workers.threads
+    at_once = runs_at_once(workers, handlers)
     shared = make_shared(config, folder) if role.isolates else SharedStates()
     dispatch = Dispatch(
         pool=pool,

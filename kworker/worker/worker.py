@@ -38,7 +38,7 @@ from kworker.worker.assembly import Role, make_intake, make_poll_loop
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.loaded_handlers import Handlers
-from kworker.worker.handlers.pool_factory import make_encoder, make_pool
+from kworker.worker.handlers.pool_factory import make_encoder, make_pool, runs_at_once
 from kworker.worker.handlers.tracing import UNTRACED, Tracing
 from kworker.worker.poll_loop import PollLoop
 from kworker.worker.publish.in_doubt import FencedByTwin
@@ -313,6 +313,7 @@ class Worker:
         self._guard.install(pool)
         pool.start()
         loop.dispatch.start()
+        slot.words[Field.HANDLERS] = runs_at_once(config.workers, handlers)
         slot.words[Field.BASELINE_BYTES] = rss_bytes(os.getpid())
         if self._phase < Phase.DRAINING:
             made[0].subscribe([*config.source.topics, config.requeue_topic])

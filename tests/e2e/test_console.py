@@ -63,6 +63,8 @@ def test_its_numbers_are_what_happened(
         assert metric("kworker_handler_run_seconds_count") == 48
         assert metric('kworker_handler_run_seconds_bucket{le="0.01"}') == 0
         assert metric("kworker_handler_run_seconds_sum") >= 48 * 0.012
+        assert metric('kworker_worker_handlers{worker="1"}') == 4
+        assert 0 <= metric('kworker_worker_utilisation_ratio{worker="1"}') <= 1
         eventually(lambda: metric("kworker_lag_records") == 0)
         shown: Document = console.get("/status.json").json
         told = seen.status()

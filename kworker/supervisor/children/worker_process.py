@@ -4,7 +4,7 @@ import signal
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kworker.core.phase import Phase
 from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
@@ -41,6 +41,14 @@ class Death:
     why: Literal["crash", "timeout"]  # the kind of suspicion
 
 
+class Totals(NamedTuple):
+    """Totals of a worker's process at one time, in monotonic seconds."""
+
+    at: float
+    done: int  # records
+    busy_s: float  # of its handlers, together
+
+
 class WorkerProcess:
     """The processes of one worker, one at a time, which use one slot of the scoreboard.
 
@@ -67,7 +75,7 @@ class WorkerProcess:
         self._started = 0.0
         self._exit_plan = ExitPlan()
         self._stuck_on: tuple[Held, ...] = ()
-        self._samples: deque[tuple[float, int]] = deque()
+        self._samples: deque[Totals] = deque()
 
     @property
     def alive(self) -> bool:
@@ -185,22 +193,34 @@ class WorkerProcess:
         return max(0.0, now - max(self.slot.words[Field.HEARTBEAT_NS] / 1e9, since))
 
     def sample(self, now: float, over_s: float) -> None:
-        """Notes the number of records done, for `rate`; drops samples over `over_s` seconds old.
+        """Notes totals for `rate` and `utilisation`; drops samples over `over_s` seconds old.
 
         Does nothing between two lives of the worker.
         """
         if not self.alive:
             return
-        self._samples.append((now, self.slot.words[Field.DONE]))
-        while now - self._samples[0][0] > over_s:
+        self._samples.append(Totals(now, self.slot.words[Field.DONE], self.slot.busy_s(now)))
+        while now - self._samples[0].at > over_s:
             self._samples.popleft()
 
     def rate(self) -> float:
         """Returns the records done per second, as computed from the samples that `sample` keeps."""
         if len(self._samples) < 2:
             return 0.0
-        (then, before), (now, after) = self._samples[0], self._samples[-1]
-        return (after - before) / (now - then)
+        first, last = self._samples[0], self._samples[-1]
+        return (last.done - first.done) / (last.at - first.at)
+
+    def utilisation(self) -> float | None:
+        """Returns the share of their time, 0 to 1, for which handlers ran; None if not known yet.
+
+        Computed from the samples that `sample` keeps. Runs in the isolated process do not count.
+        """
+        handlers = self.slot.words[Field.HANDLERS]
+        if len(self._samples) < 2 or not handlers:
+            return None
+        first, last = self._samples[0], self._samples[-1]
+        share = (last.busy_s - first.busy_s) / ((last.at - first.at) * handlers)
+        return min(1.0, max(0.0, share))  # the two parts of `busy_s` are not read at once
 
     def _suspects(self, code: int) -> tuple[Held, ...]:
         """Returns the records that may have caused this death; none if the end was intended."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from kworker.config.model import Config
+from kworker.config.model import Config, WorkersSettings
 from kworker.instance.scoreboard import Slot
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
@@ -33,7 +33,7 @@ def make_pool(
     """
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
     made = (handlers, encoder, timeout_s, attempts)
-    count = config.workers.concurrency if handlers.is_async else config.workers.threads
+    count = runs_at_once(config.workers, handlers)
     if handlers.batchings:
         hands = [slot.hand(i) for i in range(slot.hands)]
         runners = (
@@ -46,6 +46,11 @@ def make_pool(
     if handlers.is_async:
         return AsyncPool(tracing.async_invoke(make_async_invoke(*made)), hands, handlers.loop)
     return ThreadPool(tracing.invoke(make_invoke(*made)), hands)
+
+
+def runs_at_once(workers: WorkersSettings, handlers: Handlers) -> int:
+    """Returns the number of runs of handlers that may go on at the same time."""
+    return workers.concurrency if handlers.is_async else workers.threads
 
 
 def make_encoder(config: Config, limits: TopicLimits, replay: str = "") -> ResultEncoder:

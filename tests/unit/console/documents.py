@@ -14,6 +14,8 @@ def worker(slot: int, **changed: Any) -> dict[str, Any]:
         "oldest_s": 0.5,
         "heartbeat_age_s": 0.01,
         "rate": 40.0,
+        "handlers": 8,
+        "utilisation": 0.25,
         "rss_bytes": 60 << 20,
         "restarts": 1,
         "replacements": 0,

@@ -39,6 +39,8 @@ def test_each_number_of_the_status_is_a_metric() -> None:
     assert found["kworker_handler_run_seconds_count",] == 8
     assert found["kworker_handler_run_seconds_sum",] == 0.75
     assert found["kworker_rebalances_total",] == 22
+    assert found["kworker_worker_handlers", "0"] == 8
+    assert found["kworker_worker_utilisation_ratio", "1"] == 0.25
     assert found["kworker_worker_records_in_hand", "1"] == 3
     assert found["kworker_worker_resident_memory_bytes", "0"] == 60 << 20
     assert found["kworker_worker_restarts_total", "0"] == 1

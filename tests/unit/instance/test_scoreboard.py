@@ -143,3 +143,14 @@ def test_the_counts_of_runs_are_those_of_their_bounds() -> None:
     named = [re.fullmatch(r"RUNS_(\d+)(MS|S)", field.name) for field in RUN_TIMES[:-2]]
     assert [int(each[1]) * units[each[2]] for each in named if each] == list(BOUNDS_S)
     assert [field.name for field in RUN_TIMES[-2:]] == ["RUNS_LONGER", "RUNS_US"]
+
+
+def test_handlers_are_busy_while_they_run_and_a_batch_is_one_run() -> None:
+    slot = board().slots[0]
+    slot.words[Field.RUNS_US] = 2_500_000
+    assert slot.busy_s(10.0) == 2.5
+    slot.hand(0).take(place(0, 1), 9_000_000_000)
+    slot.hand(1).take(place(0, 2), 9_000_000_000)
+    assert slot.busy_s(10.0) == 3.5
+    slot.hand(2).take(place(0, 3), 8_000_000_000)
+    assert slot.busy_s(10.0) == 5.5
