@@ -94,7 +94,10 @@ def _service(document: Document) -> Iterator[Metric]:
     text = "Records that workers made dead letters."
     dead = document["dead_letters"].items()
     yield _family(CounterMetricFamily, "dead_letters", text, "reason", dead)
-    yield _run_times(document["runs"])
+    text = "How long runs of handlers lasted; a batch is one run. Short runs count with their mean."
+    yield _histogram("handler_run_seconds", text, document["runs"])
+    text = "How long records waited from their intake to the first run of their handler."
+    yield _histogram("queue_seconds", text, document["waits"])
     yield _gauge("records_held", "Records that wait in memory for a retry.", document["held"])
     yield _gauge("suspects", "Records that wait for the isolated process.", document["suspects"])
     lag = document["lag"]
@@ -121,13 +124,10 @@ def _paused(document: Document) -> Metric:
     return _family(GaugeMetricFamily, "topic_paused", text, "topic", states)
 
 
-def _run_times(runs: _Row) -> Metric:
-    bounds = [*map(str, runs["bounds_s"]), "+Inf"]
-    buckets = list(zip(bounds, accumulate(runs["counts"]), strict=True))
-    text = "How long runs of handlers lasted; a batch is one run. Short runs count with their mean."
-    return HistogramMetricFamily(
-        "kworker_handler_run_seconds", text, buckets=buckets, sum_value=runs["sum_s"]
-    )
+def _histogram(name: str, text: str, row: _Row) -> Metric:
+    bounds = [*map(str, row["bounds_s"]), "+Inf"]
+    buckets = list(zip(bounds, accumulate(row["counts"]), strict=True))
+    return HistogramMetricFamily(f"kworker_{name}", text, buckets=buckets, sum_value=row["sum_s"])
 
 
 def _workers(rows: list[_Row]) -> Iterator[Metric]:

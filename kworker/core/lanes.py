@@ -157,7 +157,7 @@ class Lanes:
             if not ready:
                 self._turn.append(lanes)
                 ready.append(following)
-            elif following.poll_number < ready[0].poll_number:
+            elif following.taken_ns < ready[0].taken_ns:
                 ready.appendleft(following)
             else:
                 ready.append(following)

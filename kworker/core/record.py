@@ -207,10 +207,10 @@ class Record:
         "outcome",
         "output_bytes",
         "partition",
-        "poll_number",
         "raw",
         "scoreboard_word",
         "source_lanes",
+        "taken_ns",
         "values",
     )
 
@@ -221,7 +221,7 @@ class Record:
         lane: object,
         memory_bytes: int,
         raw: RawMessage,
-        poll_number: int = 0,
+        taken_ns: int = 0,
     ) -> None:
         self.partition = partition  # where it is settled
         self.offset = offset
@@ -232,7 +232,8 @@ class Record:
         self.follower: Record | None = None  # the next of its lane
         self.memory_bytes = memory_bytes  # by which Flow counts it
         self.raw = raw
-        self.poll_number = poll_number  # of the poll that brought it: older records go first
+        # The monotonic time of the poll that brought it: older records go first.
+        self.taken_ns = taken_ns
         self.attempt = 1
         self.outcome: Outcome | None = None  # while its last run has not ended
         self.on_dead: OnDeadCall | None = None  # what the pool shall do instead of a run
@@ -267,8 +268,14 @@ class Record:
         again.source_lanes.replace(again, self)
         self.partition, self.lane = again.partition, again.lane
         self.source_lanes = again.source_lanes
-        self.memory_bytes, self.poll_number = again.memory_bytes, again.poll_number
+        self.memory_bytes, self.taken_ns = again.memory_bytes, again.taken_ns
         self.failed_deliveries = ()  # of outputs that are written anew
+
+    @property
+    def is_first_run(self) -> bool:
+        """True if the next run is the first here: no retry in memory, and no call of `dead`."""
+        first = 1 if self.envelope is None else self.envelope.attempt
+        return self.attempt == first and self.on_dead is None
 
     def unpack(self) -> None:
         """Restores the message that `pack` has freed; does nothing if the record is not packed.

@@ -22,7 +22,7 @@ _HAND_WORDS = 8  # three are used; a cache line, so that threads do not share on
 _EMPTY = -1
 
 
-_HEAD_WORDS = 64  # room for more; whole cache lines
+_HEAD_WORDS = 128  # room for more; whole cache lines
 
 
 @dataclass(frozen=True, slots=True)

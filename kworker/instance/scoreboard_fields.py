@@ -65,6 +65,20 @@ class Field(IntEnum):
     RUNS_100S = auto()
     RUNS_LONGER = auto()
     RUNS_US = auto()  # the sum of their durations
+    # The waits of records from their intake to their first run, likewise.
+    WAITS_1MS = auto()
+    WAITS_3MS = auto()
+    WAITS_10MS = auto()
+    WAITS_30MS = auto()
+    WAITS_100MS = auto()
+    WAITS_300MS = auto()
+    WAITS_1S = auto()
+    WAITS_3S = auto()
+    WAITS_10S = auto()
+    WAITS_30S = auto()
+    WAITS_100S = auto()
+    WAITS_LONGER = auto()
+    WAITS_US = auto()
     TEXT_SEQ = auto()  # the number of writes of the text; its parity selects the buffer
 
 
@@ -74,5 +88,6 @@ DEAD_BY_REASON = {
     for field in COUNTERS
     if field.name.startswith("DEAD_")
 }
-RUN_TIMES = tuple(Field)[Field.RUNS_1MS : Field.TEXT_SEQ]
-"""The counts of `core.durations.total`, in its order."""
+RUN_TIMES = tuple(Field)[Field.RUNS_1MS : Field.WAITS_1MS]
+WAIT_TIMES = tuple(Field)[Field.WAITS_1MS : Field.TEXT_SEQ]
+"""Both have the counts of `core.durations.total`, in its order."""

@@ -1,7 +1,7 @@
 """Parts of `status --json`, and the lines for systemd, `stop` and `restart`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -11,7 +11,7 @@ from kworker.core.pauses import ALL
 from kworker.core.phase import Phase
 from kworker.distribution import package_version
 from kworker.instance.proc import rss_bytes
-from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
+from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, WAIT_TIMES, Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import WorkerProcess
 
@@ -58,7 +58,8 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
         "deaths": dict(fleet.deaths),
         "replacements": dict(fleet.replacements),
         "last_dead_letters": _last_dead_letters(fleet),
-        "runs": _runs(counters),
+        "runs": _histogram(counters, RUN_TIMES),
+        "waits": _histogram(counters, WAIT_TIMES),
     }
 
 
@@ -129,9 +130,9 @@ def _last_dead_letters(fleet: Fleet) -> list[dict[str, Any]]:
     return [letter._asdict() for letter in found[:_LETTERS_MAX]]
 
 
-def _runs(counters: Mapping[str, int]) -> dict[str, Any]:
-    """Returns how many runs of handlers kept each bound, and last those that kept none."""
-    *counts, sum_us = (counters[field.name.lower()] for field in RUN_TIMES)
+def _histogram(counters: Mapping[str, int], fields: Sequence[Field]) -> dict[str, Any]:
+    """Returns how many durations kept each bound, and last those that kept none."""
+    *counts, sum_us = (counters[field.name.lower()] for field in fields)
     return {"bounds_s": BOUNDS_S, "counts": counts, "sum_s": sum_us / 1e6}
 
 

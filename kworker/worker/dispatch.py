@@ -156,6 +156,11 @@ class Dispatch:
         """The durations of runs, as `core.durations.total` counts them; without isolated runs."""
         return self._pool.completed.run_times()
 
+    @property
+    def wait_times(self) -> list[int]:
+        """How long records waited from their intake to their first run here; counted likewise."""
+        return self._pool.completed.wait_times()
+
     def slack_s(self) -> float:
         """Returns the seconds for which the poll loop may leave outcomes in the pool."""
         return self._pool.slack_s()

@@ -93,7 +93,7 @@ class Intake:
         self._wall = wall
         self.consumed = 0
         self.remembered = 0  # records that were done before, as a map told
-        self._takes = 0
+        self._taken_ns = 0  # the time of the last poll that brought anything
         self.problems: dict[str, str] = {}
 
     def take(self, most: int, wait_s: float) -> int:
@@ -102,9 +102,9 @@ class Intake:
         Raises Fenced if another process has taken this worker's place in the group. Raises
         OutOfOrder if the consumer returns an offset twice; then the worker must be restarted.
         """
-        self._takes += 1
         batch = self._consumer.poll(most, wait_s)
         if batch:
+            self._taken_ns = time.monotonic_ns()
             self._deliver(batch)
         return len(batch)
 
@@ -192,8 +192,8 @@ class Intake:
             raws = [with_headers(raw, ()) if i in unreadable else raw for i, raw in enumerate(raws)]
         sizes = _sizes(raws, keys, headers)
         lanes = self._lanes.lanes_of(keys)
-        poll_numbers = repeat(self._takes)
-        records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, poll_numbers))
+        taken_ns = repeat(self._taken_ns)
+        records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, taken_ns))
         self._flow.enter(partition, sizes)
         self.consumed += len(records)
         if unreadable:

@@ -7,7 +7,7 @@ from kworker.clients.watch import KafkaWatch
 from kworker.clock import now_ms
 from kworker.core.message import PartitionId
 from kworker.instance.scoreboard import Slot, Text
-from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
+from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, WAIT_TIMES, Field
 from kworker.worker.poll_loop import PollLoop, WorkerStats
 from kworker.worker.topic_limits import TopicLimits
 
@@ -72,8 +72,12 @@ class StatusReporter:
             words[_FIELDS[name]] = value
         for reason, number in loop.settlement.counters.dead_by_reason.items():
             words[DEAD_BY_REASON[reason]] = number
-        for field, number in zip(RUN_TIMES, loop.dispatch.run_times, strict=True):
-            words[field] = number
+        for fields, numbers in (
+            (RUN_TIMES, loop.dispatch.run_times),
+            (WAIT_TIMES, loop.dispatch.wait_times),
+        ):
+            for field, number in zip(fields, numbers, strict=True):
+                words[field] = number
 
     def _report_text(self) -> None:
         assignment = self._loop.assignment

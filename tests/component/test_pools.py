@@ -175,7 +175,7 @@ def drained(bench: Bench) -> None:
     eventually(idle, timeout_s=WAIT_S, every_s=0.001, what="the drain ends")
 
 
-def test_the_duration_of_each_call_is_counted(running: Running) -> None:
+def test_the_duration_of_each_call_and_each_wait_is_counted(running: Running) -> None:
     bench, work_ = running()
     work_.release()
 
@@ -189,6 +189,9 @@ def test_the_duration_of_each_call_is_counted(running: Running) -> None:
     calls = RECORDS // SIZE if isinstance(bench.poll_loop.dispatch._pool, BatchPool) else RECORDS
     assert sum(counts) == calls
     assert 0 < sum_us < WAIT_S * 1e6
+    *waits, waited_us = bench.poll_loop.dispatch.wait_times
+    assert sum(waits) == RECORDS
+    assert 0 < waited_us < RECORDS * WAIT_S * 1e6
 
 
 def test_a_drain_begins_no_further_handler(running: Running) -> None:

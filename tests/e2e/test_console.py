@@ -63,6 +63,8 @@ def test_its_numbers_are_what_happened(
         assert metric("kworker_handler_run_seconds_count") == 48
         assert metric('kworker_handler_run_seconds_bucket{le="0.01"}') == 0
         assert metric("kworker_handler_run_seconds_sum") >= 48 * 0.012
+        assert metric("kworker_queue_seconds_count") == 48  # a retry by its topic comes anew
+        assert 0 < metric("kworker_queue_seconds_sum") < 48 * 60
         assert metric('kworker_worker_handlers{worker="1"}') == 4
         assert 0 <= metric('kworker_worker_utilisation_ratio{worker="1"}') <= 1
         eventually(lambda: metric("kworker_lag_records") == 0)
@@ -72,6 +74,7 @@ def test_its_numbers_are_what_happened(
         assert shown["runs"] == told["runs"]
         seen.kill_worker(0)
         eventually(lambda: metric('kworker_worker_restarts_total{worker="0"}') == 1)
+        assert metric("kworker_queue_seconds_count") == 48
         assert metric("kworker_handler_run_seconds_count") == 48  # what a dead worker counted stays
         console.comes("/readyz")
         seen.ends_well()

@@ -92,6 +92,7 @@ def one_run(folder: Path, bootstrap: str, port: int) -> tuple[Told, Told]:
         assert not sum(n for name, n in found.items() if name[0] == "kworker_delayed_records")
         ran = sum(run.end_ns is not None for run in invocations(here.ledger))
         assert found["kworker_handler_run_seconds_count",] <= ran
+        assert 0 < found["kworker_queue_seconds_count",] <= len(invocations(here.ledger))
         return metrics(found), topics(here)
 
 

@@ -38,7 +38,7 @@ class AsyncPool:
         self._handed = 0  # by the poll thread
         self._unbegun: list[deque[Record]] = []  # runs that had not begun all records, last turn
         self._finished = 0  # by the loop's thread
-        self._count = self.completed.new_run_times().add
+        self._times = self.completed.new_times()
         self._loop = loop
         self._watch = LoopWatch(loop)
 
@@ -127,7 +127,9 @@ class AsyncPool:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
             record.outcome = Failed(error)
         if owned:
-            self._count(1, (time.monotonic_ns() - now_ns) / 1e9)
+            self._times.runs.add(1, (time.monotonic_ns() - now_ns) / 1e9)
+            if record.is_first_run:
+                self._times.waits.add(1, (now_ns - record.taken_ns) / 1e9)
         self._hands[index].clear()
         self._free.append(index)
         self._finished += 1

@@ -57,7 +57,7 @@ class BatchPool:
         self._clock = clock
         self._buffers = BatchBuffers(handlers, len(hands))
         self._running: set[HandlerBatch] = set()
-        self._count = self.completed.new_run_times().add
+        self._times = self.completed.new_times()
 
     def start(self) -> None:
         self._runners.start()
@@ -142,7 +142,9 @@ class BatchPool:
             batch = done.popleft()
             self._running.remove(batch)
             for call_s in batch.calls_s:
-                self._count(1, call_s)
+                self._times.runs.add(1, call_s)
+            if batch.waited:
+                self._times.waits.add(batch.waited, batch.waited_s)
             self._free += batch.hands
 
 

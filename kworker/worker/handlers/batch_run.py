@@ -49,6 +49,8 @@ class HandlerBatch:
         self.batching = batching
         self.stopped = False  # written by the poll thread: no further part begins
         self.calls_s: list[float] = []  # how long each call of the handler lasted
+        self.waited = 0  # records that waited for their first run, ...
+        self.waited_s = 0.0  # ... so long together
         self._hand_of = dict(zip(records, hands, strict=True))
         self._completed = completed
         self._waiting = deque([records])
@@ -121,9 +123,16 @@ class HandlerBatch:
         self._completed.wake()
 
     def _hold(self, records: Sequence[Record]) -> None:
+        if not self._called_ns:
+            self._note_waits(records, time.monotonic_ns())
         self._called_ns = time.monotonic_ns()
         for record in records:
             self._hand_of[record].take(place_of(record), self._called_ns)
+
+    def _note_waits(self, records: Sequence[Record], now_ns: int) -> None:
+        new = [record.taken_ns for record in records if record.is_first_run]
+        self.waited = len(new)
+        self.waited_s = (len(new) * now_ns - sum(new)) / 1e9
 
 
 def make_run_batch(

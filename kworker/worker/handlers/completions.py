@@ -2,9 +2,17 @@
 
 import threading
 from collections import deque
+from typing import NamedTuple
 
 from kworker.core.durations import Durations, total
 from kworker.core.record import Record
+
+
+class HandlerTimes(NamedTuple):
+    """The durations that one thread measures: of handlers' runs, and of the waits before them."""
+
+    runs: Durations
+    waits: Durations
 
 
 class CompletionQueue:
@@ -12,8 +20,8 @@ class CompletionQueue:
 
     `add` does not wake the thread that waits in `take`, because waking costs more than adding.
     `wake` does, and is called once after several records. Records that are added without `wake` are
-    returned by the next call of `take`. `new_run_times` makes the place where a thread that adds
-    records counts how long their handlers ran.
+    returned by the next call of `take`. `new_times` makes the place where a thread that adds
+    records counts how long they waited for their handlers, and how long these ran.
     """
 
     def __init__(self) -> None:
@@ -23,17 +31,21 @@ class CompletionQueue:
         self._empty = threading.Lock()
         self._empty.acquire()
         self.add = self._records.append
-        self._run_times: list[Durations] = []
+        self._times: list[HandlerTimes] = []
 
-    def new_run_times(self) -> Durations:
+    def new_times(self) -> HandlerTimes:
         """Returns a place to count durations in, for one thread."""
-        times = Durations()  # several threads may be here
-        self._run_times.append(times)
+        times = HandlerTimes(Durations(), Durations())  # several threads may be here
+        self._times.append(times)
         return times
 
     def run_times(self) -> list[int]:
-        """Returns the totals of all threads, as `core.durations.total` does."""
-        return total(list(self._run_times))
+        """Returns the durations of all threads' runs, as `core.durations.total` does."""
+        return total([times.runs for times in list(self._times)])
+
+    def wait_times(self) -> list[int]:
+        """Returns the durations of the waits before them, as `core.durations.total` does."""
+        return total([times.waits for times in list(self._times)])
 
     def wake(self) -> None:
         """Wakes the thread that waits in `take`."""

@@ -9,12 +9,11 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.durations import Durations
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
 from kworker.log.running import HERE
-from kworker.worker.handlers.completions import CompletionQueue
+from kworker.worker.handlers.completions import CompletionQueue, HandlerTimes
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
 from kworker.worker.handlers.pool import Take
@@ -186,7 +185,7 @@ class ThreadPool:
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
         hand.set_thread(threading.get_native_id())
-        times = self.completed.new_run_times()
+        times = self.completed.new_times()
         while (run := self._runs.get()) is not None:
             self._current[index] = run
             sampled = len(run) > 1 or self._finished[index] % _SAMPLED == 0
@@ -205,7 +204,7 @@ class ThreadPool:
             self._current[index] = None
             self._finished[index] += 1
 
-    def _run(self, run: deque[Record], hand: Hand, times: Durations) -> int:
+    def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns
@@ -213,18 +212,21 @@ class ThreadPool:
         record: Record | None = None
         done = counted = 0  # of these, `times` has those that were slow
         now_ns = others_ns = clock_ns()  # the others would have begun then, had only they run
+        waited_s = _waited_s(run, now_ns)
         while True:
             before_ns, now_ns = now_ns, clock_ns()
             if (lasted_ns := now_ns - before_ns) > SLOW_NS and done:
-                times.add(1, lasted_ns / 1e9)
+                times.runs.add(1, lasted_ns / 1e9)
                 counted += 1
                 others_ns += lasted_ns
             try:
                 record = following()
             except IndexError:
+                if done and waited_s is not None:
+                    times.waits.add(done, done * waited_s)
                 record = None  # a handler may keep an exception, and with it this frame
                 if done > counted:
-                    times.add(done - counted, (now_ns - others_ns) / 1e9)
+                    times.runs.add(done - counted, (now_ns - others_ns) / 1e9)
                 return done
             partition = record.partition
             try:
@@ -247,6 +249,19 @@ def place_of(record: Record) -> int:
     if record.envelope is None:
         return record.partition.scoreboard_word + record.offset
     return record.scoreboard_word
+
+
+def _waited_s(run: deque[Record], now_ns: int) -> float | None:
+    """Returns how long the first record of a run has waited since its intake.
+
+    It stands for all of them, for to measure each costs more than the cheapest handlers. Returns
+    None if they run again, or if none is left.
+    """
+    try:
+        first = run[0]
+    except IndexError:  # withdrawn
+        return None
+    return (now_ns - first.taken_ns) / 1e9 if first.is_first_run else None
 
 
 def emptied(run: deque[Record]) -> list[Record]:

@@ -53,6 +53,7 @@ def document(**changed: Any) -> dict[str, Any]:
             }
         ],
         "runs": {"bounds_s": [0.01, 0.1], "counts": [5, 2, 1], "sum_s": 0.75},
+        "waits": {"bounds_s": [0.01, 0.1], "counts": [3, 4, 2], "sum_s": 1.5},
         "lag": {
             "records": 7,
             "unfinished": 9,

@@ -10,16 +10,16 @@ from kworker.core.durations import BOUNDS_S, Durations, total
     [(0.0, 0), (0.001, 0), (0.0011, 1), (0.02, 3), (1.0, 6), (100.0, 10), (101.0, 11)],
 )
 def test_a_run_counts_by_the_bound_that_it_keeps(lasted_s: float, index: int) -> None:
-    times = Durations()
-    times.add(1, lasted_s)
-    assert [at for at, count in enumerate(times.counts) if count] == [index]
+    durations = Durations()
+    durations.add(1, lasted_s)
+    assert [at for at, count in enumerate(durations.counts) if count] == [index]
 
 
 def test_runs_that_were_measured_together_count_with_their_mean() -> None:
-    times = Durations()
-    times.add(100, 0.2)
-    assert times.counts[1] == 100
-    assert times.sum_us == 200_000
+    durations = Durations()
+    durations.add(100, 0.2)
+    assert durations.counts[1] == 100
+    assert durations.sum_us == 200_000
 
 
 def test_the_total_is_of_all_threads_and_of_none() -> None:

@@ -9,7 +9,7 @@ from kworker.core.durations import BOUNDS_S
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
 from kworker.instance.scoreboard import Held, RecentLetter, Scoreboard, Text
-from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, Field
+from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, WAIT_TIMES, Field
 from kworker.worker.retries.policy import FINAL
 
 
@@ -138,11 +138,14 @@ def test_each_reason_of_a_dead_letter_has_a_number() -> None:
     assert set(DEAD_BY_REASON) == {"rejected", "exhausted", *FINAL}
 
 
-def test_the_counts_of_runs_are_those_of_their_bounds() -> None:
+@pytest.mark.parametrize(("fields", "name"), [(RUN_TIMES, "RUNS"), (WAIT_TIMES, "WAITS")])
+def test_the_counts_of_durations_are_those_of_their_bounds(
+    fields: tuple[Field, ...], name: str
+) -> None:
     units = {"MS": 0.001, "S": 1.0}
-    named = [re.fullmatch(r"RUNS_(\d+)(MS|S)", field.name) for field in RUN_TIMES[:-2]]
+    named = [re.fullmatch(rf"{name}_(\d+)(MS|S)", field.name) for field in fields[:-2]]
     assert [int(each[1]) * units[each[2]] for each in named if each] == list(BOUNDS_S)
-    assert [field.name for field in RUN_TIMES[-2:]] == ["RUNS_LONGER", "RUNS_US"]
+    assert [field.name for field in fields[-2:]] == [f"{name}_LONGER", f"{name}_US"]
 
 
 def test_handlers_are_busy_while_they_run_and_a_batch_is_one_run() -> None:

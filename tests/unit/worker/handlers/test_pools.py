@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from kworker.core.outcome import NO_RESULTS, Failed, Outcome, Results
+from kworker.core.outcome import (
+    NO_RESULTS,
+    DeadLettered,
+    Failed,
+    OnDeadCall,
+    Outcome,
+    Output,
+    Results,
+)
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.handlers.async_pool import AsyncPool
@@ -634,3 +642,32 @@ def test_a_slow_record_counts_by_itself_among_quick_ones(threads: Pools, slow: i
     assert sum(counts[:4]) == 19
     assert counts[4] + counts[5] == 1, "more than 30 ms, at most 300 ms"
     assert sum_us >= 50_000
+
+
+def taken_ago(record: Record, ago_s: float) -> Record:
+    record.taken_ns = time.monotonic_ns() - int(ago_s * 1e9)
+    return record
+
+
+def test_the_records_of_a_run_have_waited_as_long_as_its_first(pools: Pools) -> None:
+    pool = pools(lambda _record, _began: NO_RESULTS)
+    pool.hand(deque(taken_ago(record, 5.0) for record in a_run(*range(4))))
+    assert len(ended(pool, 4)) == 4
+    eventually(lambda: not pool.has_work, timeout_s=WAIT_S)
+    *counts, sum_us = pool.completed.wait_times()
+    assert [at for at, count in enumerate(counts) if count] == [8], "more than 3 s, at most 10 s"
+    assert sum(counts) == 4
+    assert 20e6 <= sum_us < 22e6
+
+
+def test_a_record_that_runs_again_has_not_waited_since_its_intake(pools: Pools) -> None:
+    """A retry in memory has waited for its delay; and for `dead` a record does not wait anew."""
+    retried, dead = taken_ago(a_record(a_partition(), 1), 5.0), a_record(a_partition(), 2)
+    retried.attempt = 2
+    dead.on_dead = OnDeadCall(ValueError(), DeadLettered([Output("dead", None, b"", [])]))
+    pool = pools(lambda _record, _began: NO_RESULTS)
+    for record in (retried, dead):
+        pool.hand(deque([record]))
+    assert len(ended(pool, 2)) == 2
+    eventually(lambda: not pool.has_work, timeout_s=WAIT_S)
+    assert not any(pool.completed.wait_times())
