@@ -9,6 +9,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    SummaryMetricFamily,
 )
 
 from kworker.console.source import Document, Snapshot
@@ -98,6 +99,13 @@ def _service(document: Document) -> Iterator[Metric]:
     yield _histogram("handler_run_seconds", text, document["runs"])
     text = "How long records waited from their intake to the first run of their handler."
     yield _histogram("queue_seconds", text, document["waits"])
+    text = "Transactions that have ended, and how long they lasted."
+    yield _by_outcome("transaction_seconds", text, document["transactions"])
+    text = "Calls to Redis, and how long they lasted."
+    yield _by_outcome("redis_call_seconds", text, document["redis_calls"])
+    text = "Time that poll threads spent in rebalances."
+    seconds = document["rebalancing_s"]
+    yield CounterMetricFamily("kworker_rebalance_seconds", text, value=seconds)
     yield _gauge("records_held", "Records that wait in memory for a retry.", document["held"])
     yield _gauge("suspects", "Records that wait for the isolated process.", document["suspects"])
     lag = document["lag"]
@@ -128,6 +136,13 @@ def _histogram(name: str, text: str, row: _Row) -> Metric:
     bounds = [*map(str, row["bounds_s"]), "+Inf"]
     buckets = list(zip(bounds, accumulate(row["counts"]), strict=True))
     return HistogramMetricFamily(f"kworker_{name}", text, buckets=buckets, sum_value=row["sum_s"])
+
+
+def _by_outcome(name: str, text: str, rows: _Row) -> Metric:
+    family = SummaryMetricFamily(f"kworker_{name}", text, labels=["outcome"])
+    for outcome, row in rows.items():
+        family.add_metric([outcome], row["count"], row["sum_s"])
+    return family
 
 
 def _workers(rows: list[_Row]) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""The durations of what handlers do, counted by bounds for a histogram."""
+"""Durations, counted by bounds for a histogram, or added up by how the measured act ended."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -21,6 +21,32 @@ class Durations:
         """Counts `number` durations, 1 or more, of `lasted_s` together, each with their mean."""
         self.counts[bisect_left(BOUNDS_S, lasted_s / number)] += number
         self.sum_us += int(lasted_s * 1e6)
+
+
+class EndTimes:
+    """The number of acts that ended well or failed, and their time. One thread adds, any may read.
+
+    An act is a transaction, or a call to Redis.
+    """
+
+    def __init__(self) -> None:
+        self._well = self._well_us = 0
+        self._failed = self._failed_us = 0
+
+    def add(self, lasted_s: float, *, failed: bool) -> None:
+        """Counts one act that lasted `lasted_s`."""
+        lasted_us = int(lasted_s * 1e6)
+        if failed:
+            self._failed += 1
+            self._failed_us += lasted_us
+        else:
+            self._well += 1
+            self._well_us += lasted_us
+
+    @property
+    def totals(self) -> tuple[int, int, int, int]:
+        """The number of acts that ended well and their microseconds, then of those that failed."""
+        return self._well, self._well_us, self._failed, self._failed_us
 
 
 def total(durations: Sequence[Durations]) -> list[int]:

@@ -41,6 +41,7 @@ class Field(IntEnum):
     PUBLISHED = auto()
     COMMITS = auto()
     REBALANCES = auto()
+    REBALANCING_US = auto()  # of the poll thread, in rebalances
     # Dead letters by their reason; DEAD counts all of them.
     DEAD_REJECTED = auto()
     DEAD_EXHAUSTED = auto()
@@ -79,6 +80,14 @@ class Field(IntEnum):
     WAITS_100S = auto()
     WAITS_LONGER = auto()
     WAITS_US = auto()
+    TRANSACTIONS_COMMITTED = auto()
+    TRANSACTIONS_COMMITTED_US = auto()  # the sum of their durations
+    TRANSACTIONS_ABORTED = auto()
+    TRANSACTIONS_ABORTED_US = auto()
+    REDIS_ANSWERED = auto()  # calls
+    REDIS_ANSWERED_US = auto()
+    REDIS_FAILED = auto()
+    REDIS_FAILED_US = auto()
     TEXT_SEQ = auto()  # the number of writes of the text; its parity selects the buffer
 
 
@@ -89,5 +98,8 @@ DEAD_BY_REASON = {
     if field.name.startswith("DEAD_")
 }
 RUN_TIMES = tuple(Field)[Field.RUNS_1MS : Field.WAITS_1MS]
-WAIT_TIMES = tuple(Field)[Field.WAITS_1MS : Field.TEXT_SEQ]
+WAIT_TIMES = tuple(Field)[Field.WAITS_1MS : Field.TRANSACTIONS_COMMITTED]
 """Both have the counts of `core.durations.total`, in its order."""
+TRANSACTIONS = tuple(Field)[Field.TRANSACTIONS_COMMITTED : Field.REDIS_ANSWERED]
+REDIS_CALLS = tuple(Field)[Field.REDIS_ANSWERED : Field.TEXT_SEQ]
+"""Both have the numbers of `core.durations.EndTimes.totals`, in its order."""

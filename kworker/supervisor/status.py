@@ -11,7 +11,14 @@ from kworker.core.pauses import ALL
 from kworker.core.phase import Phase
 from kworker.distribution import package_version
 from kworker.instance.proc import rss_bytes
-from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, WAIT_TIMES, Field
+from kworker.instance.scoreboard_fields import (
+    DEAD_BY_REASON,
+    REDIS_CALLS,
+    RUN_TIMES,
+    TRANSACTIONS,
+    WAIT_TIMES,
+    Field,
+)
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import WorkerProcess
 
@@ -60,6 +67,9 @@ def fleet_status(fleet: Fleet, now: float) -> dict[str, Any]:
         "last_dead_letters": _last_dead_letters(fleet),
         "runs": _histogram(counters, RUN_TIMES),
         "waits": _histogram(counters, WAIT_TIMES),
+        "transactions": _by_end(counters, TRANSACTIONS, "committed", "aborted"),
+        "redis_calls": _by_end(counters, REDIS_CALLS, "answered", "failed"),
+        "rebalancing_s": counters[Field.REBALANCING_US.name.lower()] / 1e6,
     }
 
 
@@ -134,6 +144,17 @@ def _histogram(counters: Mapping[str, int], fields: Sequence[Field]) -> dict[str
     """Returns how many durations kept each bound, and last those that kept none."""
     *counts, sum_us = (counters[field.name.lower()] for field in fields)
     return {"bounds_s": BOUNDS_S, "counts": counts, "sum_s": sum_us / 1e6}
+
+
+def _by_end(
+    counters: Mapping[str, int], fields: Sequence[Field], well: str, failed: str
+) -> dict[str, Any]:
+    """Returns the number and the time of acts that ended well, and of those that failed."""
+    count, sum_us, failures, failures_us = (counters[field.name.lower()] for field in fields)
+    return {
+        well: {"count": count, "sum_s": sum_us / 1e6},
+        failed: {"count": failures, "sum_s": failures_us / 1e6},
+    }
 
 
 def _worker_row(worker: WorkerProcess, now: float) -> dict[str, Any]:

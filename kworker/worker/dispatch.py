@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from math import inf
 from typing import Protocol, assert_never
 
+from kworker.core.durations import EndTimes
 from kworker.core.failure import Failure
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
@@ -160,6 +161,11 @@ class Dispatch:
     def wait_times(self) -> list[int]:
         """How long records waited from their intake to their first run here; counted likewise."""
         return self._pool.completed.wait_times()
+
+    @property
+    def redis_calls(self) -> EndTimes:
+        """The calls to Redis that have ended."""
+        return self._claims.calls
 
     def slack_s(self) -> float:
         """Returns the seconds for which the poll loop may leave outcomes in the pool."""

@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from kworker.clients.consumer import Listener
+from kworker.core.durations import EndTimes
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.membership import Absence, Membership, MembershipPolicy
@@ -22,6 +24,7 @@ from kworker.worker.intake import Intake, IntakePolicy, Taking
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer, Committing
 from kworker.worker.publish.outbox import Outbox
+from kworker.worker.rebalance_timer import RebalanceTimer
 from kworker.worker.settlement import Settlement
 
 _LOG = structlog.get_logger()
@@ -64,6 +67,7 @@ class WorkerStats(NamedTuple):
     published: int
     commits: int
     rebalances: int
+    rebalancing_us: int
 
 
 class PollLoop:
@@ -76,7 +80,7 @@ class PollLoop:
     def __init__(
         self,
         *,
-        consumer: Callable[[Assignment], WorkerConsumer],
+        consumer: Callable[[Listener], WorkerConsumer],
         identify: Identify,
         committer: Callable[[WorkerConsumer], Committer],
         outbox: Outbox,
@@ -96,7 +100,8 @@ class PollLoop:
         """`paused_by_operator` tells the topics of which nothing may be taken at a time."""
         self.dispatch = dispatch
         self.assignment = Assignment(identify, self._finish, self._drop, self._calm, had)
-        self._consumer = consumer(self.assignment)
+        self._rebalance_timer = RebalanceTimer(self.assignment, clock)
+        self._consumer = consumer(self._rebalance_timer)
         self.committer = committer(self._consumer)
         self.assignment.bind(self._consumer, self.committer)
         self._owned = self.assignment.partitions
@@ -167,7 +172,13 @@ class PollLoop:
             published=self._guarantee.published,
             commits=self.committer.commits,
             rebalances=assignment.rebalances,
+            rebalancing_us=int(self._rebalance_timer.total_s * 1e6),
         )
+
+    @property
+    def transactions(self) -> EndTimes:
+        """The transactions that have been committed, or aborted (failed)."""
+        return self._guarantee.transactions
 
     @property
     def problems(self) -> list[str]:

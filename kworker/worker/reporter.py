@@ -7,7 +7,14 @@ from kworker.clients.watch import KafkaWatch
 from kworker.clock import now_ms
 from kworker.core.message import PartitionId
 from kworker.instance.scoreboard import Slot, Text
-from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, WAIT_TIMES, Field
+from kworker.instance.scoreboard_fields import (
+    DEAD_BY_REASON,
+    REDIS_CALLS,
+    RUN_TIMES,
+    TRANSACTIONS,
+    WAIT_TIMES,
+    Field,
+)
 from kworker.worker.poll_loop import PollLoop, WorkerStats
 from kworker.worker.topic_limits import TopicLimits
 
@@ -75,6 +82,8 @@ class StatusReporter:
         for fields, numbers in (
             (RUN_TIMES, loop.dispatch.run_times),
             (WAIT_TIMES, loop.dispatch.wait_times),
+            (TRANSACTIONS, loop.transactions.totals),
+            (REDIS_CALLS, loop.dispatch.redis_calls.totals),
         ):
             for field, number in zip(fields, numbers, strict=True):
                 words[field] = number

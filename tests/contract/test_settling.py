@@ -138,6 +138,26 @@ def test_the_groups_position_decides_an_in_doubt_transaction(
     assert visible(kafka, results) == [*WORDS]
     held = one.consumer.positions([(source, 0)], 10.0)[source, 0]
     assert held.position == 3
+    lost = call == "send_positions" or (call, when) == ("commit", "before")
+    committed, _, aborted, _ = one.poll_loop.transactions.totals
+    assert (committed, aborted) == (1, int(lost))
+
+
+def test_transactions_are_counted_by_their_ends(kafka: Cluster, source: str) -> None:
+    """With the time from their begin, in which their outcomes wait."""
+    results = kafka.create()
+    planned = [("send_positions", "stale")]
+    one = settler(kafka, source, wrap=lambda transactor: Faulty(transactor, planned))
+    with_all_in_hand(one)
+    for word in WORDS:
+        one.end(word, topic=results)
+        settled(one)
+        planned.append(("begin", "before"))  # a transaction that has not begun has no end
+    assert visible(kafka, results) == [*WORDS]
+    committed, committed_us, aborted, aborted_us = one.poll_loop.transactions.totals
+    assert (committed, aborted) == (len(WORDS), 1)
+    assert 0 < committed_us < 60e6
+    assert 0 < aborted_us < 60e6
 
 
 def by_a_stranger(kafka: Cluster, name: str) -> None:

@@ -65,6 +65,9 @@ def test_its_numbers_are_what_happened(
         assert metric("kworker_handler_run_seconds_sum") >= 48 * 0.012
         assert metric("kworker_queue_seconds_count") == 48  # a retry by its topic comes anew
         assert 0 < metric("kworker_queue_seconds_sum") < 48 * 60
+        assert metric("kworker_rebalances_total") >= 2
+        assert metric("kworker_rebalance_seconds_total") > 0
+        assert metric('kworker_transaction_seconds_count{outcome="committed"}') == 0
         assert metric('kworker_worker_handlers{worker="1"}') == 4
         assert 0 <= metric('kworker_worker_utilisation_ratio{worker="1"}') <= 1
         eventually(lambda: metric("kworker_lag_records") == 0)
@@ -72,8 +75,12 @@ def test_its_numbers_are_what_happened(
         told = seen.status()
         assert shown["dead_letters"] == told["dead_letters"]
         assert shown["runs"] == told["runs"]
+        joined = metric("kworker_rebalances_total")
+        took_s = metric("kworker_rebalance_seconds_total")
         seen.kill_worker(0)
         eventually(lambda: metric('kworker_worker_restarts_total{worker="0"}') == 1)
+        eventually(lambda: metric("kworker_rebalances_total") > joined, what="it has joined again")
+        assert metric("kworker_rebalance_seconds_total") > took_s
         assert metric("kworker_queue_seconds_count") == 48
         assert metric("kworker_handler_run_seconds_count") == 48  # what a dead worker counted stays
         console.comes("/readyz")

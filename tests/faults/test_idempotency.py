@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from tests.support import kafka
 from tests.support.effects import Effects, effects
@@ -190,10 +191,15 @@ def test_without_redis_process_goes_on_and_counts(
         writer.write(source, events(100, 0))
         here.caught_up()
         assert here.counter("unguarded") == 0
+        calls = here.status()["redis_calls"]
+        assert 0 < calls["answered"]["count"] <= asked(redis)
+        assert 0 < calls["answered"]["sum_s"] < 60
+        assert calls["failed"]["count"] == 0
         redis.stop()
         writer.write(source, events(100, 1, first=100))
         here.caught_up()
         eventually(lambda: here.counter("unguarded") == 100, what="they are counted")
+        assert here.status()["redis_calls"]["failed"]["count"] > 0
         redis.start()
         eventually(lambda: _guarded(here, writer, source), what="both workers have Redis")
         seen = here.counter("duplicates")
@@ -201,6 +207,12 @@ def test_without_redis_process_goes_on_and_counts(
         eventually(lambda: here.counter("duplicates") == seen + 200, what="all are duplicates")
         assert {world.counts[f"e{number}"] for number in range(200)} == {1}
         assert here.stop() == 0
+
+
+def asked(redis: OwnRedis) -> int:
+    """How often this Redis was asked to exchange claims, or for what instances share."""
+    commands = Redis.from_url(redis.url).info("commandstats")
+    return sum(commands[f"cmdstat_{name}"]["calls"] for name in ("evalsha", "hgetall"))
 
 
 def _guarded(running: Service, writer: Writer, topic: str) -> bool:

@@ -7,18 +7,19 @@ numbers with it when it is killed, so a run may miss some, and is then repeated.
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support import kafka
+from tests.support import kafka, transaction_log
 from tests.support.console import ConsoleClient
 from tests.support.kafka import Writer, numbered
 from tests.support.ledgers import invocations
 from tests.support.service import Service, service
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -26,6 +27,7 @@ RECORDS = int(os.environ.get("PROOF_METRICS", "3000"))
 KILLS = 4
 KINDS = 10
 TRIES = 4
+AGREE_S = 5.0
 HANDLER = f"""
 import time
 from kworker import Reject
@@ -53,6 +55,8 @@ class Told(NamedTuple):
     retries: int
     rejected: int
     exhausted: int
+    transactions: int  # committed
+    rebalances: int
 
 
 def test_metrics_equal_what_the_topics_hold(
@@ -64,6 +68,7 @@ def test_metrics_equal_what_the_topics_hold(
         folder = tmp_path / str(number)
         folder.mkdir()
         told, held = one_run(folder, bootstrap, free_port())
+        print("told", told, "held", held)
         assert all(a <= b for a, b in zip(told, held, strict=True)), (told, held)
         if told == held:
             return
@@ -93,7 +98,23 @@ def one_run(folder: Path, bootstrap: str, port: int) -> tuple[Told, Told]:
         ran = sum(run.end_ns is not None for run in invocations(here.ledger))
         assert found["kworker_handler_run_seconds_count",] <= ran
         assert 0 < found["kworker_queue_seconds_count",] <= len(invocations(here.ledger))
-        return metrics(found), topics(here)
+        assert found["kworker_rebalance_seconds_total",] > 0
+        assert found["kworker_transaction_seconds_sum", "committed"] > 0
+        return compared(here, console)
+
+
+def compared(here: Service, console: ConsoleClient) -> tuple[Told, Told]:
+    """Looks again for a while: the last positions are committed after the last record."""
+    both: list[tuple[Told, Told]] = []
+
+    def agree() -> bool:
+        held = topics(here)
+        both.append((metrics(scrape(console)), held))
+        return both[-1][0] == held
+
+    with suppress(AssertionError):
+        eventually(agree, timeout_s=AGREE_S, every_s=1.0)
+    return both[-1]
 
 
 def metrics(found: Samples) -> Told:
@@ -102,6 +123,8 @@ def metrics(found: Samples) -> Told:
         int(found["kworker_retries_total",]),
         int(found["kworker_dead_letters_total", "rejected"]),
         int(found["kworker_dead_letters_total", "exhausted"]),
+        int(found["kworker_transaction_seconds_count", "committed"]),
+        int(found["kworker_rebalances_total",]),
     )
 
 
@@ -109,7 +132,12 @@ def topics(here: Service) -> Told:
     letters = Counter(read.headers["kworker-reason"] for read in read_all(here, "dead"))
     retries = len(read_all(here, "retry.200ms")) + len(read_all(here, "retry.400ms"))
     return Told(
-        len(read_all(here, "results")), retries, letters[b"rejected"], letters[b"exhausted"]
+        len(read_all(here, "results")),
+        retries,
+        letters[b"rejected"],
+        letters[b"exhausted"],
+        transaction_log.committed(here.bootstrap, [f"{here.name}-here-{slot}" for slot in (0, 1)]),
+        here.said().count('"event":"partitions assigned"'),
     )
 
 

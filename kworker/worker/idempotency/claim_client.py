@@ -34,6 +34,7 @@ class ClaimClient:
         self, claims: ClaimThread, prefetch: ClaimPrefetch, unavailable: str = "wait"
     ) -> None:
         self._claims = claims
+        self.calls = claims.calls
         self._prefetch = prefetch
         self._waits = unavailable == "wait"
         self._thread = threading.Thread(target=claims.run, name="claims", daemon=True)

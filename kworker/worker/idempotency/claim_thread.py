@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Literal, Protocol
@@ -10,6 +11,7 @@ from typing import Literal, Protocol
 import structlog
 
 from kworker.core.claim import Answer, Exchange
+from kworker.core.durations import EndTimes
 from kworker.core.event_id import IdOf
 from kworker.errors import Unreachable
 from kworker.worker.idempotency.claim_table import ClaimAnswers, ClaimBatch, ClaimTable
@@ -91,6 +93,7 @@ class ClaimThread:
         self.inbox: Queue[ClaimBatch | None] = Queue()
         self.answered: deque[ClaimAnswers] = deque()
         self.redis_error: str | None = None  # of the last call; read by the poll thread, too
+        self.calls = EndTimes()  # to Redis; read by the poll thread, too
         self.failure: Exception | None = None
         self._ending = False
         self._beat_at = self._check_at = self._try_at = 0.0
@@ -180,7 +183,9 @@ class ClaimThread:
         Claims that dead owners hold are requested again at once, to take them over.
         """
         for state in self._shared:
-            state.turn(self._clock())
+            if (now := self._clock()) >= state.due_at:
+                with self._measured():
+                    state.turn(now)
         for _ in range(_ROUNDS):
             while self._outbox.needs_calls:
                 self._call(self._outbox.next())
@@ -194,12 +199,23 @@ class ClaimThread:
     def _call(self, ask: Exchange) -> Answer:
         ask.watched = self._liveness.owners
         asked = self._clock()
-        answer = self._claims.exchange(ask)
+        with self._measured():
+            answer = self._claims.exchange(ask)
         self._liveness.update(answer.beats, asked, self._clock())
         self._beat_at = asked + self._policy.lease_s / _BEATS
         self._check_at = asked + self._policy.lease_s / _CHECKS
         self._outbox.delivered(ask)
         return answer
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Counts a call to Redis, which fails if this raises; the state of a kind is one call."""
+        began, failed = self._clock(), True
+        try:
+            yield
+            failed = False
+        finally:
+            self.calls.add(self._clock() - began, failed=failed)
 
     def _unreachable(self, error: str, began: float) -> None:
         now = self._clock()

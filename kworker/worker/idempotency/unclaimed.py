@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
+from kworker.core.durations import EndTimes
 from kworker.core.lanes import Lanes
 from kworker.core.record import Partition, Record
 from kworker.worker.idempotency.claim_table import ClaimAnswers
@@ -20,6 +21,7 @@ class Unclaimed:
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
+        self.calls = EndTimes()  # there are none
         self.take = lanes.take
         self.put_back = lanes.put_back
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from kworker.core.durations import EndTimes
 from kworker.core.message import PartitionId
 from kworker.core.record import Partition, Record
 from kworker.worker.publish.committer import Committer
@@ -20,6 +21,10 @@ class DeliveryGuarantee(Protocol):
     @property
     def published(self) -> int:
         """The number of outputs produced since the worker began."""
+
+    @property
+    def transactions(self) -> EndTimes:
+        """The transactions that have ended: committed, or aborted (failed)."""
 
     @property
     def problems(self) -> list[str]:
@@ -90,6 +95,7 @@ class AtLeastOnce:
         self._outbox = outbox
         self._order = SettleOrder()
         outbox.overtaken = self._order.overtaken
+        self.transactions = EndTimes()  # there are none
 
     @property
     def published(self) -> int:

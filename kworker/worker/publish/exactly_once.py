@@ -15,6 +15,7 @@ from kworker.clients.background_call import aside
 from kworker.clients.delivery import Fault, refusal_of
 from kworker.clients.errors import KafkaRequestError
 from kworker.clients.transactions import Abortable, Broken
+from kworker.core.durations import EndTimes
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition, Record, by_partition
@@ -89,6 +90,7 @@ class ExactlyOnce:
         # Positions sent with the present transaction, or the last.
         self._sent: Mapping[PartitionId, Committed] = {}
         self._in_doubt: InDoubtTransaction | None = None
+        self.transactions = EndTimes()
         self._dropped: list[Record] = []
         self._problem = ""
         self._silence = ""
@@ -287,7 +289,8 @@ class ExactlyOnce:
         batch = by_partition(self._batch.records)
         return {partition: {record.offset for record in own} for partition, own in batch}
 
-    def _committed(self) -> list[Record]:
+    def _committed(self, now: float) -> list[Record]:
+        self._note_end(self._begun_at, now, failed=False)
         settled = self._batch.take()
         self._outbox.settled(settled)
         self._committer.accept(self._sent)
@@ -308,6 +311,7 @@ class ExactlyOnce:
         self._begin_background(TransactionStep.ABORTING, self._transactor.abort, now)
 
     def _aborted(self, now: float) -> None:
+        self._note_end(self._begun_at, now, failed=True)
         back = self._still_ours(self._batch.take())
         if self._broken and back and not any(map(_is_refused, back)):
             self._outbox.isolate_topic(back, self._broken, now)
@@ -320,6 +324,10 @@ class ExactlyOnce:
         self._outbox.let_go(gone)
         self._dropped += gone
         return [record for record in records if record.partition.open] if gone else records
+
+    def _note_end(self, begun_at: float | None, now: float, *, failed: bool) -> None:
+        if begun_at is not None:
+            self.transactions.add(now - begun_at, failed=failed)
 
     def _over(self, step: TransactionStep) -> None:
         self._step, self._begun_at = step, None
@@ -338,8 +346,8 @@ class ExactlyOnce:
                 " are read to find out",
                 error=str(refused),
             )
-        doubt, self._sent = InDoubtTransaction(self._batch.take(), self._sent), {}
-        self._in_doubt = doubt if doubt.partitions else None
+        doubt = InDoubtTransaction(self._batch.take(), self._sent, self._begun_at)
+        self._in_doubt, self._sent = doubt if doubt.partitions else None, {}
         self._discard(refused, foreign, now)
 
     def _discard(self, why: KafkaRequestError, foreign: ForeignFence | None, now: float) -> None:
@@ -411,7 +419,7 @@ class ExactlyOnce:
         else:
             self._step, self._problem = TransactionStep.READY, ""
 
-    def _resolve(self, held: Mapping[PartitionId, Committed | None]) -> list[Record]:
+    def _resolve(self, held: Mapping[PartitionId, Committed | None], now: float) -> list[Record]:
         """Ends the doubt about a transaction: settles and returns its committed records.
 
         `held` has the present positions of the group, which tell the records that were committed.
@@ -420,6 +428,8 @@ class ExactlyOnce:
         """
         assert self._in_doubt is not None
         settled, lost = self._in_doubt.resolved(held)
+        committed = self._in_doubt.was_committed(held)
+        self._note_end(self._in_doubt.begun_at, now, failed=not committed)
         self._in_doubt = None
         for at, positions in held.items():
             if at in self._partitions:
@@ -452,9 +462,9 @@ class ExactlyOnce:
             case TransactionStep.OPENING | TransactionStep.RETAKING:
                 self._opened(now)
             case TransactionStep.READING:
-                return self._resolve(answer)
+                return self._resolve(answer, now)
             case TransactionStep.ENDING:
-                return self._committed()
+                return self._committed(now)
             case _:
                 self._aborted(now)
         return []

@@ -19,16 +19,25 @@ class InDoubtTransaction:
     """A transaction of which it is unknown whether it was committed.
 
     `records` are the records whose outputs are in the transaction. `sent` has the positions that
-    were sent in the transaction.
+    were sent in the transaction. `begun_at` is None if its begin has failed; then `sent` has the
+    positions of the last transaction.
     """
 
     records: Sequence[Record]
     sent: Mapping[PartitionId, Committed]
+    begun_at: float | None
 
     @property
     def partitions(self) -> set[PartitionId]:
         """The partitions whose positions must be read to learn if the transaction was committed."""
         return {*self.sent, *map(_at, self.records)}
+
+    def was_committed(self, held: Mapping[PartitionId, Committed | None]) -> bool:
+        """Returns True if the present positions of the group, `held`, show that it was committed.
+
+        May return False if other members have committed all of its partitions since.
+        """
+        return any(held.get(at) == positions for at, positions in self.sent.items())
 
     def resolved(
         self, held: Mapping[PartitionId, Committed | None]

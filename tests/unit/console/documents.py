@@ -54,6 +54,15 @@ def document(**changed: Any) -> dict[str, Any]:
         ],
         "runs": {"bounds_s": [0.01, 0.1], "counts": [5, 2, 1], "sum_s": 0.75},
         "waits": {"bounds_s": [0.01, 0.1], "counts": [3, 4, 2], "sum_s": 1.5},
+        "transactions": {
+            "committed": {"count": 20, "sum_s": 2.5},
+            "aborted": {"count": 1, "sum_s": 0.5},
+        },
+        "redis_calls": {
+            "answered": {"count": 40, "sum_s": 0.02},
+            "failed": {"count": 2, "sum_s": 4.0},
+        },
+        "rebalancing_s": 1.25,
         "lag": {
             "records": 7,
             "unfinished": 9,

@@ -40,6 +40,11 @@ def test_each_number_of_the_status_is_a_metric() -> None:
     assert found["kworker_handler_run_seconds_sum",] == 0.75
     assert found["kworker_queue_seconds_bucket", "0.1"] == 7
     assert (found["kworker_queue_seconds_count",], found["kworker_queue_seconds_sum",]) == (9, 1.5)
+    assert found["kworker_transaction_seconds_count", "committed"] == 20
+    assert found["kworker_transaction_seconds_sum", "aborted"] == 0.5
+    assert found["kworker_redis_call_seconds_count", "failed"] == 2
+    assert found["kworker_redis_call_seconds_sum", "answered"] == 0.02
+    assert found["kworker_rebalance_seconds_total",] == 1.25
     assert found["kworker_rebalances_total",] == 22
     assert found["kworker_worker_handlers", "0"] == 8
     assert found["kworker_worker_utilisation_ratio", "1"] == 0.25

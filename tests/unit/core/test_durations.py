@@ -1,8 +1,8 @@
-"""Durations are counted by the smallest bound that they keep."""
+"""Durations are counted by the smallest bound that they keep, and added up by how acts ended."""
 
 import pytest
 
-from kworker.core.durations import BOUNDS_S, Durations, total
+from kworker.core.durations import BOUNDS_S, Durations, EndTimes, total
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,12 @@ def test_the_total_is_of_all_threads_and_of_none() -> None:
     two.add(1, 5.0)
     assert total([one, two]) == [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 5_001_000]
     assert total([]) == [0] * (len(BOUNDS_S) + 2)
+
+
+def test_acts_that_failed_are_told_apart_with_their_time() -> None:
+    """A call that fails takes its time-out, and would hide how fast the others are."""
+    times = EndTimes()
+    times.add(0.001, failed=False)
+    times.add(0.003, failed=False)
+    times.add(2.0, failed=True)
+    assert times.totals == (2, 4_000, 1, 2_000_000)

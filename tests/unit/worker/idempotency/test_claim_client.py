@@ -397,6 +397,24 @@ def test_records_run_unguarded_without_redis_if_configured(
     assert bench.worker("host/2").ask(late).duplicates == [late]
 
 
+def test_calls_to_redis_are_counted_by_whether_it_answers(bench: Bench, tmp_path: Path) -> None:
+    """Also those for what instances share, of which the first fails when Redis is away."""
+    storage = MemoryRedisTexts(bench.redis, kind="pauses:orders", prefix=PREFIX)
+    shared = SharedPauses(storage, PauseFile(tmp_path / "pauses.json"))
+    worker = bench.worker(shared=[shared])
+    worker.wait(5.0)
+    answered, _, failed, _ = worker.claimant.calls.totals
+    assert (answered, failed) == (bench.redis.calls, 0)
+    bench.redis.away = True
+    worker.wait(5.0)
+    failed = worker.claimant.calls.totals[2]
+    assert failed > 1
+    bench.redis.away = False
+    worker.wait(5.0)
+    assert worker.claimant.calls.totals[0] > answered
+    assert worker.claimant.calls.totals[2] == failed
+
+
 def test_a_full_outbox_is_sent_before_the_first_claim(
     bench: Bench, orders: Partition, others: Partition
 ) -> None:
