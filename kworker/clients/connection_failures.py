@@ -108,6 +108,7 @@ class ConnectionFailures(logging.Handler):
         self._closing = _CLOSED_OTHERWISE
         self._rejected = False
         self._others = 0  # failures since the rejection
+        self._answered = False  # once at least
         self.logger = logging.Logger("librdkafka.connection")
         self.logger.addHandler(self)
 
@@ -121,13 +122,18 @@ class ConnectionFailures(logging.Handler):
                 self._closing = _closing(line[1])
 
     def begin(self) -> None:
-        """Forgets, before a request, a failure that is no rejection: it may be long over."""
-        if not self._rejected:
+        """Forgets, before a request, a failure that may be long over.
+
+        Rejections count until brokers answer. So does a closed connection while they never have:
+        librdkafka logs it only once in a while, and no connection can have idled out.
+        """
+        refused = not self._answered and _CLOSED.search(self._words)
+        if not (self._rejected or refused):
             self._words = ""
 
     def answered(self) -> None:
         """Forgets all failures, since brokers have answered a request."""
-        self._words, self._rejected = "", False
+        self._words, self._rejected, self._answered = "", False, True
 
     def rejection(self, servers: str) -> ClientRejected | None:
         """Returns the error if the brokers at `servers` have turned the client away."""

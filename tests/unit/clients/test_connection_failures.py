@@ -165,9 +165,18 @@ def test_an_outage_after_a_rejection_is_told_in_the_end() -> None:
 
 def test_a_connection_that_idled_out_before_a_request_does_not_count() -> None:
     """Its broker closed it, long ago."""
-    failures = heard(RESET)
+    failures = heard()
+    failures.answered()
+    log(failures, "FAIL [rdkafka#producer-1] [thrd:main]", RESET)
     failures.begin()
     assert str(failures.error(SERVERS, 5.0, "Local: Timed out")).endswith(" (Local: Timed out)")
+
+
+def test_a_connection_closed_before_any_answer_counts_for_every_request() -> None:
+    """librdkafka logs it once, perhaps before the first request, and then not for half a minute."""
+    failures = heard(RESET)
+    failures.begin()
+    assert isinstance(failures.error(SERVERS, 5.0, "Local: Timed out"), ClientRejected)
 
 
 def test_other_lines_of_the_client_are_no_failures() -> None:
