@@ -218,10 +218,12 @@ def asked(redis: OwnRedis) -> int:
 def _guarded(running: Service, writer: Writer, topic: str) -> bool:
     """Whether records written now are claimed: one in each partition, so that each worker tells.
 
-    Counters are told a moment after the commit; when all are counted, nothing is to come.
+    Counters are told a moment after the commit; when all are counted, nothing is to come. Each
+    probe is new: of what a worker has just done itself, it knows without Redis that it is done.
     """
     unguarded = running.counter("unguarded")
-    probes = [New(f"probe-{n}", b'{"id": "probe-%d"}' % n, b"", n) for n in range(PARTITIONS)]
+    names = [f"probe-{len(writer.acked)}-{n}" for n in range(PARTITIONS)]
+    probes = [New(name, b'{"id": "%s"}' % name.encode(), b"", n) for n, name in enumerate(names)]
     writer.write(topic, probes)
     eventually(lambda: _ended(running) == len(writer.acked), what="the probes are counted")
     return running.counter("unguarded") == unguarded
