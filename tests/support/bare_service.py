@@ -38,9 +38,15 @@ def python(
 
 def command(folder: Path, *arguments: str) -> list[str]:
     """`kworker …` for `python`, with a file that names the service in the folder."""
+    return ["-c", MAIN, *arguments, "--config", str(_config(folder))]
+
+
+def _config(folder: Path) -> Path:
+    """Written once: a service that watches its folder would take a second time for a change."""
     config = folder / "kworker.toml"
-    config.write_text(smallest(state_dir="."))
-    return ["-c", MAIN, *arguments, "--config", str(config)]
+    if not config.exists():
+        config.write_text(smallest(state_dir="."))
+    return config
 
 
 class Service:
@@ -52,6 +58,7 @@ class Service:
         self.stderr = folder / "stderr"
         self.process: subprocess.Popen[bytes] | None = None
         self._pids: set[int] = set()
+        _config(folder)
 
     def write(self, **settings: dict[str, Any]) -> None:
         """Writes `settings.json`, `limits.json`, `preflight.json` or `behaviour.json`."""
