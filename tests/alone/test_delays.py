@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.test_delay_process import delaying
+from tests.proofs.test_delay_process import delaying
 from tests.support.waiting import repeated
 
 Topic = Callable[..., str]
