@@ -198,7 +198,7 @@ def begun(
         folder = tmp_path_factory.mktemp("misfit")
         login = misfit.change(secured_kafka, folder, secured_kafka.login(folder, PASSWORD))
         checked = Service(folder, secured_kafka.bootstrap, ["orders"], settings={"kafka": login})
-        started[name] = meanwhile(checked.command, "check", "--online")
+        started[name] = meanwhile(_check, checked)
     return started
 
 
@@ -240,6 +240,15 @@ def test_a_misfit_is_one_line_with_its_key_and_69(
     assert lines.count("as above") == 2
     assert (done.returncode, done.stderr) == (69, "")
     assert "canary" not in done.stdout
+
+
+def _check(service: Service) -> Done:
+    """Again if no broker turned the client away in time, as on a machine with much to do."""
+    for _ in range(3):
+        done = service.command("check", "--online")
+        if "kafka." in done.stdout:
+            break
+    return done
 
 
 def test_a_start_with_a_wrong_password_waits_red_until_it_is_right(
