@@ -8,7 +8,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kworker.clients.delivery import refused_at_once
 from kworker.clients.errors import KafkaRequestError, QueueFull
-from kworker.core.headers import SOURCE
 from kworker.core.outcome import Output
 
 _LOG = logging.getLogger("librdkafka")
@@ -70,9 +69,6 @@ def hand_over(
     Raises QueueFull while the producer's queue is full. Raises KafkaException, the library's error,
     if the client refuses the output for another reason.
     """
-    headers = output.own
-    if type(headers) is bytes:  # as `Output.headers` does, in half its time
-        headers = [(SOURCE, headers)]
     try:
         # By position: keywords cost as much again as the call.
         produce(
@@ -83,7 +79,7 @@ def hand_over(
             refused,
             None,
             0,
-            headers,
+            output.headers,
         )
     except BufferError:
         raise QueueFull from None
