@@ -127,8 +127,8 @@ class ConnectionFailures(logging.Handler):
         Rejections count until brokers answer. So does a closed connection while they never have:
         librdkafka logs it only once in a while, and no connection can have idled out.
         """
-        refused = not self._answered and _CLOSED.search(self._words)
-        if not (self._rejected or refused):
+        closed_at_once = not self._answered and _CLOSED.search(self._words)
+        if not (self._rejected or closed_at_once):
             self._words = ""
 
     def answered(self) -> None:

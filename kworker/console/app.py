@@ -97,7 +97,7 @@ def _identity(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class PageData:
-    """What the page shows, rendered once for each status, since many pages may be open."""
+    """The data of the page, rendered once for each status, since many pages may be open."""
 
     def __init__(self, source: StatusSource) -> None:
         self._source = source

@@ -159,7 +159,7 @@ class Dispatch:
 
     @property
     def wait_times(self) -> list[int]:
-        """How long records waited from their intake to their first run here; counted likewise."""
+        """The waits of records from their intake to their first run here, counted likewise."""
         return self._pool.completed.wait_times()
 
     @property

@@ -60,6 +60,16 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
         yield made
 
 
+@pytest.fixture
+def live(tmp_path: Path, bootstrap: str, topic: Topic, receiver: OtlpReceiver) -> Iterator[Service]:
+    """A traced service of one source partition, which is running."""
+    source = topic("traced", partitions=1)
+    folder = tmp_path / "service"
+    with service(folder, bootstrap, [source], handlers=HANDLERS, settings=SETTINGS) as made:
+        made.serve()
+        yield made
+
+
 def typed(of: Service, *words: str) -> None:
     done = of.command(*words)
     assert done.returncode == 0, done.stderr
@@ -80,69 +90,53 @@ def runs(of: Service, receiver: OtlpReceiver, topic: str, count: int) -> list[Re
     return sorted(found, key=lambda span: span.attributes["kworker.attempt"])
 
 
-def test_one_trace_from_the_source_to_the_result(
-    tmp_path: Path, bootstrap: str, topic: Topic, receiver: OtlpReceiver
-) -> None:
-    source = topic("traced", partitions=1)
-    folder = tmp_path / "service"
-    with service(folder, bootstrap, [source], handlers=HANDLERS, settings=SETTINGS) as live:
-        live.serve()
-        typed(live, "send", "order", "--header", TRACEPARENT)
-        failed, again = runs(live, receiver, source, 2)
-        assert {span.trace_id for span in receiver.spans} == {TRACE_ID}
-        assert (failed.parent_id, again.parent_id) == (PARENT_ID, failed.span_id)
-        assert (failed.failed, again.failed) == (True, False)
-        assert failed.attributes["error.type"] == "ValueError"
-        assert "busy" not in str(failed)
-        assert published(live, f"{live.name}.retry.500ms", 1) == [failed.traceparent]
-        assert published(live, live.results, 1) == [again.traceparent]
-        inner = {span.parent_id for span in receiver.named("inner")}
-        assert inner == {failed.span_id, again.span_id}
-        assert failed.attributes["messaging.kafka.offset"] == 0
-        assert failed.attributes["messaging.consumer.group.name"] == live.name
-        named = [failed.resource[name] for name in ("service.name", "service.instance.id")]
-        assert named == [live.name, "here:0"]
-        assert receiver.headers[0]["authorization"] == "Bearer abc"
-        live.ends_well()
-        log = [json.loads(line) for line in live.said().splitlines() if line.startswith("{")]
-        [warned] = [line for line in log if line["event"].startswith("handler failed")]
-        assert warned["trace_id"] == TRACE_ID
+def test_one_trace_from_the_source_to_the_result(live: Service, receiver: OtlpReceiver) -> None:
+    typed(live, "send", "order", "--header", TRACEPARENT)
+    failed, again = runs(live, receiver, live.topics[0], 2)
+    assert {span.trace_id for span in receiver.spans} == {TRACE_ID}
+    assert (failed.parent_id, again.parent_id) == (PARENT_ID, failed.span_id)
+    assert (failed.failed, again.failed) == (True, False)
+    assert failed.attributes["error.type"] == "ValueError"
+    assert "busy" not in str(failed)
+    assert published(live, f"{live.name}.retry.500ms", 1) == [failed.traceparent]
+    assert published(live, live.results, 1) == [again.traceparent]
+    inner = {span.parent_id for span in receiver.named("inner")}
+    assert inner == {failed.span_id, again.span_id}
+    assert failed.attributes["messaging.kafka.offset"] == 0
+    assert failed.attributes["messaging.consumer.group.name"] == live.name
+    named = [failed.resource[name] for name in ("service.name", "service.instance.id")]
+    assert named == [live.name, "here:0"]
+    assert receiver.headers[0]["authorization"] == "Bearer abc"
+    live.ends_well()
+    log = [json.loads(line) for line in live.said().splitlines() if line.startswith("{")]
+    [warned] = [line for line in log if line["event"].startswith("handler failed")]
+    assert warned["trace_id"] == TRACE_ID
 
 
 def test_a_redriven_dead_letter_goes_on_with_its_trace(
-    tmp_path: Path, bootstrap: str, topic: Topic, receiver: OtlpReceiver
+    live: Service, receiver: OtlpReceiver
 ) -> None:
-    source = topic("traced", partitions=1)
-    folder = tmp_path / "service"
-    with service(folder, bootstrap, [source], handlers=HANDLERS, settings=SETTINGS) as live:
-        live.serve()
-        typed(live, "send", "bad", "--header", TRACEPARENT)
-        [rejected] = runs(live, receiver, source, 1)
-        assert published(live, f"{live.name}.dead", 1) == [rejected.traceparent]
-        (folder / "mended").touch()
-        typed(live, "dead", "redrive")
-        assert published(live, f"{live.name}.requeue", 1) == [rejected.traceparent]
-        spans = runs(live, receiver, source, 2)
-        [mended] = [span for span in spans if not span.failed]
-        assert (mended.trace_id, mended.parent_id) == (TRACE_ID, rejected.span_id)
-        assert published(live, live.results, 1) == [mended.traceparent]
-        live.ends_well()
+    typed(live, "send", "bad", "--header", TRACEPARENT)
+    [rejected] = runs(live, receiver, live.topics[0], 1)
+    assert published(live, f"{live.name}.dead", 1) == [rejected.traceparent]
+    (live.folder / "mended").touch()
+    typed(live, "dead", "redrive")
+    assert published(live, f"{live.name}.requeue", 1) == [rejected.traceparent]
+    spans = runs(live, receiver, live.topics[0], 2)
+    [mended] = [span for span in spans if not span.failed]
+    assert (mended.trace_id, mended.parent_id) == (TRACE_ID, rejected.span_id)
+    assert published(live, live.results, 1) == [mended.traceparent]
+    live.ends_well()
 
 
-def test_a_suspects_run_is_part_of_its_trace(
-    tmp_path: Path, bootstrap: str, topic: Topic, receiver: OtlpReceiver
-) -> None:
+def test_a_suspects_run_is_part_of_its_trace(live: Service, receiver: OtlpReceiver) -> None:
     """Its span is made in the isolated process, and its retry by the worker."""
-    source = topic("traced", partitions=1)
-    folder = tmp_path / "service"
-    with service(folder, bootstrap, [source], handlers=HANDLERS, settings=SETTINGS) as live:
-        live.serve()
-        typed(live, "send", "killer", "--header", TRACEPARENT)
-        failed, again = runs(live, receiver, source, 2)
-        assert failed.resource["service.instance.id"] == "here:isolated"
-        assert (failed.parent_id, again.parent_id) == (PARENT_ID, failed.span_id)
-        assert published(live, live.results, 1) == [again.traceparent]
-        live.ends_well()
+    typed(live, "send", "killer", "--header", TRACEPARENT)
+    failed, again = runs(live, receiver, live.topics[0], 2)
+    assert failed.resource["service.instance.id"] == "here:isolated"
+    assert (failed.parent_id, again.parent_id) == (PARENT_ID, failed.span_id)
+    assert published(live, live.results, 1) == [again.traceparent]
+    live.ends_well()
 
 
 @contextmanager

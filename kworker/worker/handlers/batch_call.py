@@ -23,12 +23,11 @@ AsyncBatchCall = Callable[[Batching, BatchPart], Awaitable[PartOutcomes]]
 """A coroutine function that does the same."""
 
 
-# What the handler returned may raise as well, being a list of the user's own kind.
-
-
 def call_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
+    """Calls the handler. May raise anything, and so may a list of the user's own kind."""
     return returned(len(part.records), batching.call(part.items, part.messages))
 
 
 async def await_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
+    """Calls the coroutine function. May raise as `call_handler` does."""
     return returned(len(part.records), await batching.call(part.items, part.messages))
