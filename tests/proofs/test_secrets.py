@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,11 @@ USER, KEYS, REDIS = f"{MARK}-user", f"{MARK}-keys", f"{MARK}-redis"
 TOKEN, CONF, ENVIRONMENT = f"{MARK}-console-token", f"{MARK}-conf", f"{MARK}-environment"
 TEXTS = ("fine", "reject", "fail", "again", "kill", "{", "")
 
+# Spark's launchers are its scripts. They are gone before a look, so each tells its command line.
+BASH = """#!/bin/sh
+echo "bash $*" >> {commands}
+exec {bash} "$@"
+"""
 # Every way in which a handler may end, each of which is told somewhere.
 HANDLERS = """
 import os, signal
@@ -127,6 +133,8 @@ class Rig(NamedTuple):
     service: Service
     console: ConsoleClient
     redis_folder: Path
+    commands: Path
+    """A file with the command line of each script that bash ran."""
 
 
 @contextmanager
@@ -135,12 +143,14 @@ def rig(folder: Path, kafka: SecuredKafka, free_port: Callable[[], int]) -> Iter
     for each in (outside, folder / "service", folder / "service" / "tmp"):
         each.mkdir()
     (outside / "password").write_text(f"{USER}\n")
+    commands = _telling_bash(outside)
     source = create_topic(kafka.bootstrap, f"secret-{uuid.uuid4().hex[:8]}", 2)
     rights = ["~*", "+@all"]
     with (
         secured_redis(folder / "redis", free_port(), kafka.authority, REDIS, rights) as redis,
         pytest.MonkeyPatch.context() as patch,
     ):
+        patch.setenv("PATH", str(outside), prepend=os.pathsep)
         patch.setenv("AWS_SECRET_ACCESS_KEY", ENVIRONMENT)
         patch.setenv("KWORKER_KAFKA__SSL_KEYSTORE_PASSWORD", KEYS)
         patch.setenv("TMPDIR", str(folder / "service" / "tmp"))
@@ -152,9 +162,18 @@ def rig(folder: Path, kafka: SecuredKafka, free_port: Callable[[], int]) -> Iter
         (made.folder / "transforms.py").write_text(TRANSFORMS)
         try:
             made.create_topics()
-            yield Rig(made, ConsoleClient(port), folder / "redis")
+            yield Rig(made, ConsoleClient(port), folder / "redis", commands)
         finally:
             made.end()
+
+
+def _telling_bash(folder: Path) -> Path:
+    """A `bash` to be found first, and the file in which it writes."""
+    found, shim, commands = shutil.which("bash"), folder / "bash", folder / "commands"
+    assert found
+    shim.write_text(BASH.format(bash=found, commands=commands))
+    shim.chmod(0o755)
+    return commands
 
 
 def _settings(
@@ -205,7 +224,7 @@ def shown(
         found.files |= _files(service.folder, "while it runs")
         service.ends_well()
         commands.end()
-        found.commands = commands.seen
+        found.commands = {*commands.seen, *made.commands.read_text().splitlines()}
         found.text["its log"] = service.said()
         found.files |= _files(service.folder, "after it")
         found.files |= _files(made.redis_folder, "of Redis")
@@ -273,7 +292,7 @@ def test_no_log_line_and_no_view_has_a_secret(shown: Shown) -> None:
 def test_no_command_line_has_a_secret(shown: Shown) -> None:
     """Of no process at any time, the launchers of Java among them."""
     assert [line for line in shown.commands if MARK in line] == []
-    for process in ("worker 0", "console", "spark-submit", "SparkSubmit", "import_probe"):
+    for process in ("worker 0", "console", "bin/spark-submit", "SparkSubmit", "import_probe"):
         assert any(process in line for line in shown.commands), f"an invalid run: {process}"
     assert any(re.search(r"isolated|quarantine", line) for line in shown.commands)
 

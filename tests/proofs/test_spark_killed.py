@@ -80,7 +80,8 @@ class Landing:
     def kill_between(self, table: str, *, and_job: bool = False) -> int:
         """`kill -9` of the JVM when a batch is in the table, and its checkpoint does not say so.
 
-        Stopped first, so that it stays so; the batch. Perhaps of the job, too, which has it.
+        Stopped first, so that it stays so; the batch. Perhaps of the job, too, which has it. The
+        status says so until the job starts again: for a second, if it had run for long.
         """
         checkpoint, in_table = self.data / "_checkpoints" / table, written.IN[table]
         before = written.noted(checkpoint)
@@ -109,6 +110,7 @@ class Landing:
         if and_job:
             psutil.Process(process.ppid()).kill()
         process.kill()
+        eventually(lambda: self.service.state() == "red", every_s=0.01, what="it is told")
         eventually(lambda: not process.is_running(), every_s=0.001, what="the JVM is gone")
         assert between() == batch, "the run is invalid: it was not stopped in time"
         assert batch
@@ -175,7 +177,6 @@ def run(
         killed = {}
         for number, name in enumerate(islice(cycle(FORMATS), KILLS)):
             killed[name] = landing.kill_between(name, and_job=number % 2 == 1)
-        eventually(lambda: running.state() == "red", every_s=0.01, what="it is told")
         running.is_running()
         wanting = landing.fill_disk()
         landing.land()

@@ -82,7 +82,7 @@ class Service:
     """A folder with `kworker.toml` and `handlers.py`, and the supervisors that run in it.
 
     `prelude` is Python that each of its commands runs first: what stands in for another machine,
-    or for more time than a test has.
+    or for more time than a test has. `environment` is added to that of the tests, for it alone.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Service:
         instance: str = "here",
         ledger: Path | None = None,
         prelude: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.bootstrap = bootstrap
@@ -108,6 +109,11 @@ class Service:
         self.faults = FaultLedger(folder / "faults")
         self.process: subprocess.Popen[bytes] | None = None
         self._command = (sys.executable, "-c", f"{prelude}\n{MAIN}")
+        self._variables = {
+            **(environment or {}),
+            "PYTHONPATH": str(ROOT),
+            recorded.FOLDER: str(self.ledger),
+        }
         self._client = ControlClient(self.name, StateFolder(folder / "state"))
         self.ledger.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
@@ -189,7 +195,7 @@ class Service:
         self.is_running(timeout_s)
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(ROOT), recorded.FOLDER: str(self.ledger)}
+        return {**os.environ, **self._variables}
 
     # What is asked.
 
