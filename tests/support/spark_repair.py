@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import TopicPartition
 
+from tests.support.spark_landing import ORDERS
 from tests.support.spark_service import QUIET, SLOW_S, STAMP_MS, Job, Service
 from tests.support.tables import Reader, Rows, spark_table
 from tests.support.waiting import eventually
 
-FIRST, MORE = 120, 30
+MORE = 30
 LOSES = "last"  # the table that has to read what is gone
 REFUSED = "latest"  # the one whose checkpoint is damaged when the job starts
 MOVED = "revenue"  # the one whose path is changed, and nothing else
@@ -46,10 +47,10 @@ class Repaired(NamedTuple):
 
 
 def repair(made: Service, tables: Reader) -> Repaired:
-    """From a service whose tables hold `FIRST` orders; needs no job of it to run."""
+    """From a service whose tables hold `ORDERS` orders; needs no job of it to run."""
     unnoted = _forget_last_batches(made)
     (made.checkpoint(REFUSED) / "metadata").unlink()
-    made.send_orders(FIRST, MORE)
+    made.send_orders(ORDERS, MORE)
     made.send('{"order_id": -1}', OLDER)
     made.flush()
     exit_of_refusal = made.start("--once").ends()
