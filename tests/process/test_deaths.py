@@ -171,10 +171,9 @@ def test_workers_over_their_memory_are_replaced_one_at_a_time(service: Service):
     service.write(
         limits={"memory_every_s": 0.2},
         settings={"memory": "128MiB"},
-        behaviour={"*": {"bytes": 150 << 20, "drain_steps": 4}},
+        behaviour={"*": {"once": True, "bytes": 150 << 20, "drain_steps": 4}},
     )
     service.serve()
-    service.write(behaviour={})
     fewest = 2
     while sum(row["replacements"] for row in service.workers()) < 2 or len(service.running()) < 2:
         fewest = min(fewest, sum(row["pid"] is not None for row in service.workers() or [{}, {}]))

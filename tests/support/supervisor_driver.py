@@ -130,8 +130,12 @@ def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
     """The body of a worker: what `worker.run` promises, without a record."""
     behaviours = _read(config.state_dir / "behaviour.json")
     behaviour = {**behaviours.get("*", {}), **behaviours.get(str(slot.number), {})}
-    with (config.state_dir / "births").open("a") as births:
+    with (config.state_dir / "births").open("a+") as births:
+        births.seek(0)
+        born_before = any(line.startswith(f"{slot.number} ") for line in births)
         births.write(f"{slot.number} {os.getpid()} {time.monotonic()}\n")
+    if behaviour.get("once") and born_before:
+        behaviour = {}
     if behaviour.get("tell_suspects"):
         known = CrashJournal(config.state_dir / "suspects").read()
         (config.state_dir / "known_at_birth").write_text(json.dumps(sorted(known)))
