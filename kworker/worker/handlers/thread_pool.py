@@ -19,7 +19,8 @@ from kworker.worker.handlers.invocation import Invoke
 from kworker.worker.handlers.pool import Take
 
 RUN_S = 0.001  # of work in a run, as far as its records' cost is known
-RUN_MOST = 256
+RUN_MOST = 1024
+RUNS_EACH = 2  # one that a thread runs, and one that waits for it
 SLOW_NS = 1_000_000  # a record that takes longer is counted by itself, and not with the run's mean
 STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
@@ -99,9 +100,12 @@ class ThreadPool:
     def slack_s(self) -> float:
         """Returns the seconds for which the poll loop may leave outcomes in this pool.
 
-        Returns 0 if threads need work, so that the poll loop gives them records soon.
+        Returns 0 if threads need work, so that the poll loop gives them records soon. Returns 0 if
+        one thread is enough, too: the end of each of its runs, which are long, may wake the poll
+        loop, and a thread whose two runs took less time than the slack would idle.
         """
-        if self._moving() < 0.75 * self._useful():
+        useful = self._useful()
+        if useful == RUNS_EACH or self._moving() < 0.75 * useful:
             return 0.0
         return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))
 
@@ -170,13 +174,13 @@ class ThreadPool:
     def _useful(self) -> int:
         """Returns the maximum number of runs (deques of records) that are queued or running.
 
-        Each thread that the handlers can make use of gets two: one runs, and one waits.
+        Each thread that the handlers can make use of gets two.
         """
         threads = len(self._threads)
         if self._cheap():
             saturating = int(_SATURATED / max(self._known.computing, 1e-3))
             threads = max(1, min(threads, saturating))
-        return 2 * threads
+        return RUNS_EACH * threads
 
     def _cheap(self) -> bool:
         """Returns True if handlers are so fast that the cost of handing records over matters."""

@@ -267,6 +267,19 @@ def test_a_pool_asks_for_no_more_than_it_can_use(
     eventually(lambda: pool.feed(from_left(left)), timeout_s=WAIT_S)
 
 
+@pytest.mark.parametrize(("count", "slack"), [(1, False), (4, True)])
+def test_one_thread_leaves_the_poll_loop_no_time_to_sleep(
+    threads: Pools, count: int, slack: bool
+) -> None:
+    """It would idle if the loop slept longer than its runs last; of many, some have work."""
+    gates = Gates()
+    gates.hold(*range(8))
+    pool = threads(gates.work, count)
+    pool.feed(from_left(a_run(*range(8))))
+    assert (pool.slack_s() > 0) is slack
+    gates.release(*range(8))
+
+
 def test_one_slow_handler_leaves_the_other_threads_busy(threads: Pools) -> None:
     """Fed by what a poll thread would: look for what is stuck, hand over what is wanted."""
     gates = Gates()
