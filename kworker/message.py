@@ -94,7 +94,7 @@ class Message:
         """
         value = self.value
         try:
-            return None if value is None else json.loads(value)
+            return None if value is None else _parsed(value)
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"the value is not JSON: {error}") from None
 
@@ -112,3 +112,22 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.topic}/{self.partition}/{self.offset}, attempt={self.attempt})"
+
+
+_DECODER = json.JSONDecoder()
+
+
+def _parsed(value: bytes) -> Any:
+    """Returns what `json.loads` does; raises its errors.
+
+    `json.loads` spends more time on the encoding and on white space than on most values.
+    """
+    if value.startswith((b"{", b"[")) and value.find(0, 0, 4) < 0:  # then it is UTF-8
+        try:
+            text = value.decode()
+            parsed, end = _DECODER.raw_decode(text)
+            if end == len(text):
+                return parsed
+        except ValueError:
+            pass  # the errors below name the place
+    return json.loads(value)

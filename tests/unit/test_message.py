@@ -4,6 +4,8 @@ import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kworker import Message
 from kworker.core.message import Undecodable
@@ -65,6 +67,35 @@ def test_an_undecodable_error_hides_the_value() -> None:
         Message("orders", value=b'{"card": secret}').json()
     assert "secret" not in f"{caught.value!r} {vars(caught.value)}"
     assert caught.value.__cause__ is None
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """JSON as anybody may write it, and nearly JSON."""
+    options = {"indent": draw(st.sampled_from([None, 1])), "ensure_ascii": draw(st.booleans())}
+    text = json.dumps(draw(JSON_VALUES), **options)
+    around = [draw(st.sampled_from(["", " ", "\n", "x", "{}", "\0"])) for _ in range(2)]
+    whole = f"{around[0]}{text}{around[1]}".encode(draw(st.sampled_from(ENCODINGS)), "replace")
+    return whole[: draw(st.integers(0, len(whole)))] if draw(st.booleans()) else whole
+
+
+@given(documents() | st.binary())
+def test_json_is_what_pythons_json_makes_of_a_value(value: bytes) -> None:
+    try:
+        expected = json.loads(value)
+    except ValueError:
+        with pytest.raises(Undecodable):
+            Message("orders", value=value).json()
+    else:
+        assert Message("orders", value=value).json() == expected
 
 
 def test_huge_integers_survive() -> None:
