@@ -35,6 +35,7 @@ from kworker.instance.scoreboard import Slot, Text
 from kworker.instance.scoreboard_fields import Field
 from kworker.log.daemon_file import DaemonFile
 from kworker.worker.assembly import Role, make_intake, make_poll_loop
+from kworker.worker.collection_pace import CollectionPace
 from kworker.worker.handlers import loader
 from kworker.worker.handlers.fork_guard import ForkGuard
 from kworker.worker.handlers.loaded_handlers import Handlers
@@ -52,7 +53,6 @@ _TITLE_EVERY_S = 1.0
 _RECORDED = (signal.SIGTERM, signal.SIGUSR2)
 # An arena a thread keeps what each once used; under the interpreter's lock two are as fast.
 _M_ARENA_MAX, _ARENAS = -8, 2
-_GC_THRESHOLDS = (10_000, 20, 100)
 _BUILD_AGAIN_S = (1.0, 30.0)  # a handler's __init__ or open that raised: first, longest wait
 _ASK_EVERY_S = 2.0
 _TURN_S = 0.005
@@ -110,14 +110,13 @@ class Worker:
             return ExitCode.CONFIG
         if handlers is None:
             return ExitCode.OK
-        # What is imported by now stays; and thousands of records in flight are no garbage.
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.freeze()  # what is imported by now stays
+        pace = CollectionPace(self._slot)
         thread = threading.Thread(
             target=self._poll_thread, args=(handlers, watch, limits), name="poll", daemon=True
         )
         thread.start()
-        self._watch(thread, title)
+        self._watch(thread, title, pace)
         code = self._exit_code(handlers)
         # After the handlers, whose close() may make spans; if the thread goes on, no time is left.
         if not thread.is_alive():
@@ -244,11 +243,12 @@ class Worker:
         self._phase = phase
         self._slot.words[Field.PHASE] = phase
 
-    def _watch(self, thread: threading.Thread, title: ProcessTitle) -> None:
+    def _watch(self, thread: threading.Thread, title: ProcessTitle, pace: CollectionPace) -> None:
         """Waits until the poll thread has ended, or the time for the drain is over."""
         most_s = _ABORT_S + LEAVE_S + CLOSE_S  # beyond the drain
         while thread.is_alive() and time.monotonic() < self._drain_by + most_s:
             setproctitle.setproctitle(title.text(time.monotonic()))
+            pace.turn(time.monotonic())
             if self._wait(_TITLE_EVERY_S):
                 # The lifeline stays readable once it is cut: wait for the thread instead.
                 thread.join(0.2)
