@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test prove lint types audit bench clean java test-tools
+.PHONY: help install demo test prove lint types audit bench profile backpressure clean java test-tools
 
 # The first of these that is Python 3.11, 3.12 or 3.13; `make PYTHON=/path/to/python3` chooses.
 PYTHON ?= python3 python3.13 python3.12 python3.11
@@ -19,7 +19,7 @@ ALONE := tests/alone
 AUDIT := $(VENV)/audit
 
 help: ## list the targets
-	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "  make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "  make %-13s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## install kworker and its dependencies into .venv (again only when the pinned versions change)
 
@@ -56,8 +56,14 @@ audit: install ## ask PyPI for known vulnerabilities of the pinned versions (pip
 bench: java install ## compare the speed of kworker with hand-written consumers and pyspark alone (ARGS="--quick" is short)
 	@$(BIN)/python -m bench.run $(ARGS)
 
+profile: java install ## show where the time of a worker goes: microseconds a record, by stage
+	@$(BIN)/python -m bench.stage_profile $(ARGS)
+
+backpressure: java install ## run three consumers under one memory limit (without work, without a bound, kworker); with a plot
+	@$(BIN)/python -m bench.backpressure $(ARGS)
+
 clean: ## remove everything that the other targets made, .venv included
-	rm -rf $(VENV) .demo .bench .bench-console .bench-memory .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .demo .bench .bench-console .backpressure .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt

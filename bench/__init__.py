@@ -1,1 +1,1 @@
-"""Benchmarks against hand-written consumers: `python -m bench.run`, `python -m bench.memory`."""
+"""Benchmarks beside hand-written consumers: `make bench`, `make profile`, `make backpressure`."""

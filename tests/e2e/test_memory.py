@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +37,8 @@ def backlog(bootstrap: str, topic: Topic, tmp_path_factory: pytest.TempPathFacto
 
 def _large() -> Iterator[New]:
     for number in range(RECORDS):
-        yield New(str(number), str(number).encode().ljust(RECORD_BYTES, b"."), b"%d" % number)
+        order = json.dumps({"order_id": number, "customer": "", "photo": "." * RECORD_BYTES})
+        yield New(str(number), order.encode(), b"%d" % number)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +70,18 @@ def test_a_naive_consumer_is_killed_under_the_same_memory_limit(
     tmp_path: Path, bootstrap: str, backlog: str, ceiling: int
 ) -> None:
     """The control: the limit is real, and the backlog is large enough to break it."""
-    command = [sys.executable, "-m", "bench.naive", "--servers", bootstrap, "--topic", backlog]
-    command += ["--group", f"{backlog}.naive", "--seconds", "60"]
-    log = tmp_path / "naive.log"
-    with confined(command, ceiling + SUPERVISOR_BYTES, {"PYTHONPATH": str(ROOT)}, log) as program:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
+        _killed(tmp_path, bootstrap, backlog, ceiling, silent.getsockname()[1])
+
+
+def _killed(folder: Path, bootstrap: str, backlog: str, ceiling: int, port: int) -> None:
+    """The consumer of the example, which calls a service that never answers."""
+    unbounded = ROOT / "examples" / "backpressure" / "unbounded.py"
+    command = [sys.executable, unbounded, "--servers", bootstrap, "--topic", backlog]
+    command += ["--messages", str(RECORDS)]
+    log = folder / "unbounded.log"
+    service = {"BILLING_URL": f"http://127.0.0.1:{port}"}
+    with confined(command, ceiling + SUPERVISOR_BYTES, service, log) as program:
         code = program.process.wait(OOM_TIMEOUT_S)
         by_cgroup = program.limited_by.startswith("cgroup")
     if by_cgroup:

@@ -1,16 +1,22 @@
-"""What a person who looks at the benchmarks is told, before anything is started."""
+"""The benchmarks, but for what they measure: their help, verdicts and plots."""
 
+import signal
+from dataclasses import asdict
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from bench import console, memory
+from bench import backpressure, console, plots, stage_profile
+from bench.backpressure import Act, Sample
+from bench.stages import STAGES
 
 
 @pytest.mark.parametrize(
     ("benchmark", "words"),
     [
-        (memory, "a Kafka, writes 100,000 records of 10 KB"),
+        (backpressure, "messages of 40 KB, and runs three consumers"),
+        (stage_profile, "a Kafka, writes 2,000,000 records of 200 bytes"),
         (console, "a Kafka, writes 4,000,000 records of 200 bytes"),
     ],
 )
@@ -21,3 +27,36 @@ def test_help_on_a_benchmark_teaches_and_starts_nothing(
         benchmark.main(["--help"])
     assert ended.value.code == 0
     assert words in capsys.readouterr().out
+
+
+def test_each_stage_of_a_profile_is_a_method_of_the_worker() -> None:
+    """Else `make profile` would fail in the worker, at its start."""
+    missing = [stage for stage in STAGES if stage.method not in vars(stage.owner)]
+    assert missing == []
+
+
+def acts(*, killed: int = -signal.SIGKILL, done: int = 10) -> dict[str, Act]:
+    seen = [Sample(0.5, 20 << 20, 3), Sample(1.0, 30 << 20, 9)]
+    return {
+        "instant": Act("does nothing", 0, 1.0, 10, "cgroup v2", seen),
+        "unbounded": Act("calls without a limit", killed, 1.0, 2, "cgroup v2", seen),
+        "kworker": Act("kworker", 0, 1.0, done, "cgroup v2", seen),
+    }
+
+
+def test_back_pressure_is_shown_if_only_the_unbounded_is_killed() -> None:
+    assert backpressure.verdict(acts(), 10)
+    assert not backpressure.verdict(acts(killed=0), 10)
+    assert not backpressure.verdict(acts(done=9), 10)
+    told = str(acts()["unbounded"])
+    assert "ended by SIGKILL after 1.0 s: 2 messages done, 30 MiB at most" in told
+
+
+def test_a_plot_of_the_same_report_is_the_same_file(tmp_path: Path) -> None:
+    """It is kept in the repository, where a change should mean something."""
+    report = {"limit_bytes": 256 << 20, "acts": [asdict(act) for act in acts().values()]}
+    for name in ("one.svg", "other.svg"):
+        plots.backpressure(report, tmp_path / name)
+    one = (tmp_path / "one.svg").read_text()
+    assert one == (tmp_path / "other.svg").read_text()
+    assert all(f">{act.name}<" in one for act in acts().values())
