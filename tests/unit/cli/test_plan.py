@@ -139,7 +139,7 @@ def test_too_few_processes_are_warned_of(desk: PlanDesk) -> None:
     found = desk.data("--rate", "100000", "--handler-time", "2ms", "--processes", "1")
     assert found["warnings"] == [
         "300 threads in a process are more than the 64 measured",
-        "each process would do 150,000 records/s, but did 77,000 at most (one result for each"
+        "each process would do 150,000 records/s, but did 101,000 at most (one result for each"
         " record)",
     ]
     assert "beware: 300 threads" in desk.types(
