@@ -3,7 +3,7 @@
 It starts a Kafka and a billing service that takes 200 ms a call, lets one producer write 10,000
 messages of 40 KB, and runs three consumers one after the other, each held by the kernel to the same
 memory: one that does nothing and prints its rate; one that calls the service for each message,
-without a limit on what it has begun; and kworker with the same call. It takes some two minutes,
+without a limit on what it has begun; and kworker with the same call. It takes about a minute,
 draws memory and messages in memory over time, and ends with 0 when the second is killed and the
 others have done all. The programs are in `examples/backpressure`.
 """
