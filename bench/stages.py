@@ -3,7 +3,7 @@
 Imported by a handler's module, so that it is in the worker before its threads start. A stage is a
 method that handles many records in a call, so that counting costs little. Its own time is without
 that of the stages that it calls. The wall time of a stage that is not CPU time is spent waiting:
-for the interpreter's lock, for a CPU, or in `poll` and `collect` for something to do.
+for the interpreter's lock, for a CPU, or in `take`, `collect` and `slack` for something to do.
 """
 
 import functools
@@ -30,6 +30,7 @@ from kworker.worker.publish.output_batch import OutputBatch
 from kworker.worker.settlement import Settlement
 
 WRITE_EVERY_S = 0.5
+_KINDS = ("wall", "cpu")
 
 
 class Stage(NamedTuple):
@@ -138,6 +139,3 @@ def _write(report: Path, done: int) -> None:
     new = report.with_suffix(".new")
     new.write_text(json.dumps(told))
     new.replace(report)
-
-
-_KINDS = ("wall", "cpu")
