@@ -40,6 +40,7 @@ PARTITIONS = 8
 LOOK_S = 0.1
 TELL_S = 2.0  # of kworker, which prints nothing by itself
 PATIENCE_S = 300.0
+TIMED_OUT = 124  # as `timeout` has it
 
 
 @dataclass(frozen=True)
@@ -105,15 +106,16 @@ class Stage:
     def kworker(self) -> Act:
         """Runs the service until all is done, then stops it as an operator does."""
         client = ControlClient(TOPIC, StateFolder(self._place.folder / "state"))
-        told = {"at": 0.0}
+        told_at = 0.0
 
         def look(_said: str) -> tuple[int, int]:
+            nonlocal told_at
             with suppress(KworkerError):
                 status = client.request("status")
                 done = int(status["counters"]["done"])
                 held = sum(int(row["in_hand"]) for row in status["workers"])
-                if time.monotonic() - told["at"] > TELL_S:
-                    told["at"] = time.monotonic()
+                if time.monotonic() - told_at > TELL_S:
+                    told_at = time.monotonic()
                     print(f"    {done:6,} done, {held:6,} in memory", flush=True)
                 return done, held
             return 0, 0
@@ -165,7 +167,8 @@ class Stage:
             if not serves:
                 _show(lines[shown:])
                 act.done = max(act.done, look(lines[-1] if lines else "")[0])
-            act.exit_code = running.process.poll() if running.process.poll() is not None else 1
+            code = running.process.poll()
+            act.exit_code = TIMED_OUT if code is None else code
         return act
 
 
@@ -216,8 +219,13 @@ def billing() -> Iterator[str]:
 
 
 def verdict(acts: Mapping[str, Act], messages: int) -> bool:
-    """Returns True if the second act was killed, and the others have done every message."""
-    killed = acts["unbounded"].exit_code == -signal.SIGKILL
+    """Returns True if the second act ran out of memory, and the others have done every message.
+
+    A cgroup kills for that; under `ulimit -v` the program gets an error.
+    """
+    unbounded = acts["unbounded"]
+    by_cgroup = unbounded.limited_by.startswith("cgroup")
+    killed = unbounded.exit_code in ((-signal.SIGKILL,) if by_cgroup else (-signal.SIGABRT, 1))
     whole = all(acts[n].exit_code == 0 and acts[n].done == messages for n in ("instant", "kworker"))
     return killed and whole
 

@@ -49,9 +49,10 @@ def _name(axes: Axes, what: str) -> None:
 
 
 def _save(figure: Figure, plot: Path) -> None:
-    # Without a date and with fixed ids, so that the same figures make the same file.
+    # With fixed ids and without the rest, so that the same figures make the same file.
+    nameless = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with mpl.rc_context({"svg.hashsalt": "kworker", "svg.fonttype": "none"}):
-        figure.savefig(plot, metadata={"Date": None} if plot.suffix == ".svg" else None)
+        figure.savefig(plot, metadata=nameless if plot.suffix == ".svg" else None)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -90,13 +90,14 @@ def install(report: Path) -> None:
     """Counts from now on, and writes the sums to `report` as JSON every half second."""
     for stage in STAGES:
         setattr(stage.owner, stage.method, _timed(stage))
-    turn, state = PollLoop.turn, {"due": 0.0}
+    turn, due = PollLoop.turn, 0.0
 
     @functools.wraps(turn)
     def written(loop: PollLoop) -> None:
+        nonlocal due
         turn(loop)
-        if (now := time.monotonic()) >= state["due"]:
-            state["due"] = now + WRITE_EVERY_S
+        if (now := time.monotonic()) >= due:
+            due = now + WRITE_EVERY_S
             _write(report, loop.stats().done)
 
     PollLoop.turn = written  # type: ignore[method-assign]
