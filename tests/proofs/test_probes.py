@@ -46,8 +46,11 @@ class Probes:
         self._console = console
         self._codes = self._ask()
 
-    def turn(self, wanted: Codes, reason: str = "") -> None:
-        """Waits until they answer so, for this reason; those that do already do so meanwhile."""
+    def turn(self, wanted: Codes, reason: str = "", *, after: str) -> None:
+        """Waits until they answer so, for this reason; those that do already do so meanwhile.
+
+        `after` says of what this is the effect.
+        """
         steady = wanted.items() & self._codes.items()
 
         def turned() -> bool:
@@ -56,7 +59,7 @@ class Probes:
             # What turns one of them red turns this one red, too.
             return self._codes == wanted and (not reason or reason in self.told("ready")["reasons"])
 
-        self._probed.until(turned, f"{wanted}: {reason}", TURNS_S)
+        self._probed.until(turned, f"{reason or 'green'} after {after}", TURNS_S)
 
     def told(self, kind: str) -> dict[str, Any]:
         """The answer over HTTP."""
@@ -112,26 +115,26 @@ def test_each_probe_has_a_fault_that_turns_it_red_and_back(
         console.comes("/livez")
         probes = Probes(probed, console)
         closed = "the handler cannot be made: ConnectionError: the warehouse is closed"
-        probes.turn(NOT_STARTED, closed)
+        probes.turn(NOT_STARTED, closed, after="the start")
         agree(probes, NOT_STARTED, "red", closed)
         (folder / "open").touch()
-        probes.turn(GREEN)
+        probes.turn(GREEN, after="the warehouse opened")
         agree(probes, GREEN, "running")
         with frozen(sandbox.broker_pid(1)):
             silent = "no broker answers; what is in hand waits"
-            probes.turn(NOT_READY, silent)
+            probes.turn(NOT_READY, silent, after="the broker froze")
             agree(probes, NOT_READY, "red", silent)
-        probes.turn(GREEN)
+        probes.turn(GREEN, after="the broker thawed")
         agree(probes, GREEN, "running")
         with frozen(probed.pid):
             hangs = f"orders: the supervisor (pid {probed.pid}) does not answer"
-            probes.turn(NOT_LIVE, hangs)
+            probes.turn(NOT_LIVE, hangs, after="the supervisor froze")
             for kind, code in NOT_LIVE.items():
                 why = [hangs] if code == 503 else []
                 expected = {"ok": not why, "name": "orders", "state": None, "reasons": why}
                 assert probes.told(kind) == expected
                 # The command has no memory of the start.
                 assert probes.told_by_command(kind)["reasons"] == [hangs]
-        probes.turn(GREEN)
+        probes.turn(GREEN, after="the supervisor thawed")
         agree(probes, GREEN, "running")
         probed.ends_well()

@@ -297,8 +297,10 @@ class Service:
         try:
             eventually(condition, timeout_s=timeout_s, every_s=0.1, what=what)
         except AssertionError as error:
-            end = f"{self.status()}\n{self.said()[-SHOWN:]}"
-            raise AssertionError(f"{error}\n{end}") from None
+            told = self.status()
+            why = f"{told.get('state', 'gone')}, {told.get('reasons', [])}"
+            said = self.said()[-SHOWN:]
+            raise AssertionError(f"{error}; it is {why}\n{told}\n{said}") from None
 
     # What is done to it.
 
