@@ -44,7 +44,7 @@ class Admin(AdminConnection):
 
     def cluster_id(self) -> str:
         """Returns the id of the cluster."""
-        return self._call(lambda: self._client.cluster_id(timeout=self._timeout_s))
+        return self._call(lambda: self._client().cluster_id(timeout=self._timeout_s))
 
     def topic_names(self) -> list[str]:
         """Returns every topic that this user may see."""
@@ -68,7 +68,7 @@ class Admin(AdminConnection):
     def topic_id(self, name: str) -> str:
         """Returns a topic's id, which changes when the topic is deleted and made again."""
         limit = {"request_timeout": self._timeout_s}
-        found = self._client.describe_topics(TopicCollection([name]), **limit)
+        found = self._client().describe_topics(TopicCollection([name]), **limit)
         return str(self._result(found[name]).topic_id)
 
     def create(self, topics: Iterable[TopicSpec]) -> dict[str, str]:
@@ -80,7 +80,7 @@ class Admin(AdminConnection):
         if not new:
             return {}
         limits = {"operation_timeout": self._timeout_s, "request_timeout": self._timeout_s}
-        futures = self._client.create_topics(new, **limits)
+        futures = self._client().create_topics(new, **limits)
         failures: dict[str, str] = {}
         for name, future in futures.items():
             try:
@@ -92,7 +92,7 @@ class Admin(AdminConnection):
     def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
         """Returns the cluster and id of each topic, if the brokers report the topic's id."""
         cluster_id, limit = self.cluster_id(), {"request_timeout": self._timeout_s}
-        described = self._client.describe_topics(TopicCollection(list(topics)), **limit)
+        described = self._client().describe_topics(TopicCollection(list(topics)), **limit)
         found: dict[str, TopicIdentity] = {}
         for name, future in described.items():
             with suppress(AdminRequestError):
@@ -140,7 +140,9 @@ class Admin(AdminConnection):
         """Returns the value of a setting of one broker; None if the broker has no such setting."""
         broker = str(next(iter(self._metadata().brokers)))
         asked = ConfigResource(ResourceType.BROKER, broker)
-        [future] = self._client.describe_configs([asked], request_timeout=self._timeout_s).values()
+        [future] = (
+            self._client().describe_configs([asked], request_timeout=self._timeout_s).values()
+        )
         entry = self._result(future).get(name)
         return None if entry is None else str(entry.value)
 
@@ -162,7 +164,7 @@ class Admin(AdminConnection):
 
         def ask() -> None:
             try:
-                self._answer(self._client.delete_consumer_groups([group], **limit)[group])
+                self._answer(self._client().delete_consumer_groups([group], **limit)[group])
             except KafkaException as error:
                 if code_of(error) != KafkaError.GROUP_ID_NOT_FOUND:
                     raise
@@ -202,7 +204,7 @@ class Admin(AdminConnection):
 
     def _describe(self, group: str) -> Any:
         limit = {"request_timeout": self._timeout_s}
-        ask = self._client.describe_consumer_groups
+        ask = self._client().describe_consumer_groups
         return self._call_coordinator(lambda: self._answer(ask([group], **limit)[group]))
 
     def group_owners(self, group: str) -> dict[PartitionId, str]:
@@ -239,20 +241,20 @@ class Admin(AdminConnection):
 
         def ask() -> dict[PartitionId, int]:
             limit = {"request_timeout": self._timeout_s}
-            futures = self._client.list_offsets(asked, isolation_level=level, **limit)
+            futures = self._client().list_offsets(asked, isolation_level=level, **limit)
             found = ((tp, self._answer(future)) for tp, future in futures.items())
             return {(tp.topic, tp.partition): answer.offset for tp, answer in found}
 
         return self._call_leader(ask)
 
     def _metadata(self) -> Any:
-        return self._call(lambda: self._client.list_topics(timeout=self._timeout_s))
+        return self._call(lambda: self._client().list_topics(timeout=self._timeout_s))
 
     def _configs(self, names: list[str], keys: frozenset[str]) -> dict[str, dict[str, str]]:
         if not names or not keys:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        futures = self._client.describe_configs(resources, request_timeout=self._timeout_s)
+        futures = self._client().describe_configs(resources, request_timeout=self._timeout_s)
         return {
             resource.name: {
                 key: entry.value

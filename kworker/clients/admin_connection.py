@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kworker.clients.admin_handle import AdminHandle
 from kworker.clients.connection_failures import AUDIBLE, ConnectionFailures
 from kworker.errors import KworkerError, Unreachable
 
@@ -61,9 +62,13 @@ class AdminConnection:
         self._timeout_s = timeout_s
         self._failures = ConnectionFailures()
         try:
-            self._client = AdminClient({**properties, **AUDIBLE}, logger=self._failures.logger)
+            self._handle = AdminHandle({**properties, **AUDIBLE}, self._failures.logger)
         except KafkaException as error:
             raise AdminRequestError(reason_of(error)) from None
+
+    def _client(self) -> AdminClient:
+        """Returns the client for the next request."""
+        return self._handle.client()
 
     def _call(self, call: Callable[[], T]) -> T:
         self._begin()
@@ -118,16 +123,17 @@ class AdminConnection:
         return AdminRequestError(reason)
 
     def _begin(self) -> None:
-        self._client.poll(0)  # the client's log lines come here
+        self._handle.read_log()
         self._failures.begin()
 
     def _answered(self, answer: T) -> T:
-        self._client.poll(0)
+        self._handle.read_log()
         self._failures.answered()
         return answer
 
     def _unreachable(self, reason: str) -> Unreachable:
-        self._client.poll(0)
+        self._handle.read_log()
+        self._handle.stale = True
         return self._failures.error(self._brokers, self._timeout_s, reason)
 
 

@@ -14,8 +14,9 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
+from kworker.clients.admin_handle import AdminHandle
 from kworker.errors import ConfigError
 
 REQUEST_TIMEOUT_S = 5.0
@@ -25,16 +26,15 @@ _QUIET = logging.getLogger("librdkafka.offsets")
 _QUIET.setLevel(logging.CRITICAL)
 _NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _Futures = Mapping[Any, "Future[Any]"]
-OffsetsClient = AdminClient
 
 
-def connect(properties: Mapping[str, Any]) -> OffsetsClient:
+def connect(properties: Mapping[str, Any]) -> AdminHandle:
     """Creates a client that a `TopicWatch` and any number of `GroupOffsets` may share.
 
     Never waits. Raises ConfigError for properties that librdkafka refuses.
     """
     try:
-        return AdminClient(dict(properties), logger=_QUIET)
+        return AdminHandle(properties, _QUIET)
     except KafkaException as error:
         raise ConfigError(f"kafka: {error.args[0].str()}") from error
 
@@ -48,8 +48,8 @@ class TopicWatch:
     transaction.
     """
 
-    def __init__(self, client: AdminClient, topic: str) -> None:
-        self._client = client
+    def __init__(self, admin: AdminHandle, topic: str) -> None:
+        self._admin = admin
         self._topic = topic
         self._asked: _Futures = {}
         self._partitions: list[int] = []  # of the last answer: their ends are asked for next
@@ -59,13 +59,14 @@ class TopicWatch:
 
     def turn(self) -> None:
         """Takes the brokers' answer, if any, and sends the next request. Returns at once."""
-        self._client.poll(0)
+        self._admin.read_log()
         if not all(future.done() for future in self._asked.values()):
             return
         try:
             self._take({at: future.result() for at, future in self._asked.items()})
         except KafkaException as error:
             self.problem = self._describe(error.args[0])
+            self._admin.stale |= error.args[0].code() in _NO_ANSWER
             self._partitions = []
         self._ask()
 
@@ -75,7 +76,7 @@ class TopicWatch:
         Returns {} if Kafka refuses, or does not answer in time.
         """
         asked = {TopicPartition(self._topic, p): OffsetSpec.earliest() for p in self.ends}
-        answers = self._client.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+        answers = self._admin.client().list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
         try:
             return {at.partition: answer.result().offset for at, answer in answers.items()}
         except KafkaException:
@@ -96,13 +97,13 @@ class TopicWatch:
     def _ask(self) -> None:
         """Requests the list of partitions or, when that has come, the end offset of each."""
         if self._partitions:
-            self._asked = self._client.list_offsets(
+            self._asked = self._admin.client().list_offsets(
                 {TopicPartition(self._topic, p): OffsetSpec.latest() for p in self._partitions},
                 isolation_level=IsolationLevel.READ_COMMITTED,
                 request_timeout=REQUEST_TIMEOUT_S,
             )
         else:
-            self._asked = self._client.describe_topics(
+            self._asked = self._admin.client().describe_topics(
                 TopicCollection([self._topic]), request_timeout=REQUEST_TIMEOUT_S
             )
 
@@ -140,8 +141,8 @@ class GroupOffsets:
     a failed commit is only noted in `problem`, and the next commit replaces it.
     """
 
-    def __init__(self, client: AdminClient, group: str, topic: str) -> None:
-        self._client = client
+    def __init__(self, admin: AdminHandle, group: str, topic: str) -> None:
+        self._admin = admin
         self._group = group
         self._topic = topic
         self._writing: Future[Any] | None = None
@@ -155,7 +156,7 @@ class GroupOffsets:
         changed = {p: o for p, o in positions.items() if self._published.get(p) != o}
         if changed:
             at = [TopicPartition(self._topic, p, offset) for p, offset in changed.items()]
-            self._writing = self._client.alter_consumer_group_offsets(
+            self._writing = self._admin.client().alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(self._group, at)],
                 request_timeout=REQUEST_TIMEOUT_S,
             )[self._group]
@@ -186,7 +187,8 @@ class GroupOffsets:
         try:
             answers = writing.result().topic_partitions
         except KafkaException as error:
-            self.problem = str(error.args[0].str())
+            if error.args[0].code() != KafkaError._DESTROY:  # of a client that was replaced
+                self.problem = str(error.args[0].str())
             return True
         refused = [answer.error for answer in answers if answer.error is not None]
         self.problem = str(refused[0].str()) if refused else ""

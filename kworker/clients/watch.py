@@ -13,6 +13,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
+from kworker.clients.admin_handle import AdminHandle
 from kworker.clients.connection_failures import AUDIBLE, ConnectionFailures
 from kworker.clients.errors import KafkaRequestError
 from kworker.core.message import PartitionId
@@ -59,12 +60,21 @@ class KafkaWatch:
         self._servers = str(properties.get("bootstrap.servers", ""))
         self._failures = ConnectionFailures()
         audible = {**_FRESH, **properties, **AUDIBLE}
-        self._admin = AdminClient(audible, logger=self._failures.logger)
+        self._admin = AdminHandle(audible, self._failures.logger)
+        self._forget_requests()
+
+    def _forget_requests(self) -> None:
         self._ends: dict[TopicPartition, Any] = {}
         self._limits: dict[ConfigResource, Any] = {}
         self._described: dict[str, Any] = {}
         self._partitions: dict[str, Any] = {}
         self._topics: dict[str, Any] = {}
+
+    def _client(self) -> AdminClient:
+        """Returns the client for the next request."""
+        if self._admin.stale:
+            self._forget_requests()
+        return self._admin.client()
 
     @property
     def rejection(self) -> str:
@@ -72,14 +82,15 @@ class KafkaWatch:
 
         Read when a request was not answered.
         """
-        self._admin.poll(0)  # the client's log lines come here
+        self._admin.read_log()
         return str(self._failures.rejection(self._servers) or "")
 
     def ask_ends(self, partitions: Iterable[PartitionId]) -> None:
         """Requests the offset up to which a read_committed reader can read each partition."""
+        client = self._client()
         asked = {TopicPartition(*at): OffsetSpec.latest() for at in partitions}
         if asked and not self._ends:
-            self._ends = self._admin.list_offsets(
+            self._ends = client.list_offsets(
                 asked,
                 isolation_level=IsolationLevel.READ_COMMITTED,
                 request_timeout=_TIMEOUT_S,
@@ -102,14 +113,12 @@ class KafkaWatch:
 
     def ask_facts(self, topics: Iterable[str]) -> None:
         """Requests the max.message.bytes and the number of partitions of each topic."""
-        names = list(topics)
+        names, client = list(topics), self._client()
         if self._limits or self._described:
             return
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in names]
-        self._limits = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_S)
-        self._described = self._admin.describe_topics(
-            TopicCollection(names), request_timeout=_TIMEOUT_S
-        )
+        self._limits = client.describe_configs(resources, request_timeout=_TIMEOUT_S)
+        self._described = client.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
 
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
         """Returns the answer to `ask_facts`: max.message.bytes and partition counts, by topic.
@@ -141,26 +150,28 @@ class KafkaWatch:
         Raises a retriable KafkaRequestError if no broker answers, or if the answer lacks the id of
         an existing topic.
         """
-        described = self._admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=timeout_s
-        )
-        cluster = _answer(self._admin.describe_cluster(request_timeout=timeout_s), timeout_s)
-        cluster_id = cluster and cluster.cluster_id
-        ids: dict[str, str] = {}
-        for name, future in described.items():
-            with suppress(_Missing):
-                answer = _answer(future, timeout_s)
-                ids[name] = str(answer.topic_id) if answer and cluster_id else NO_ID
+        client, ids = self._client(), dict[str, str]()
+        described = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
+        asked = client.describe_cluster(request_timeout=timeout_s)
+        try:
+            cluster = _answer(asked, timeout_s)
+            cluster_id = cluster and cluster.cluster_id
+            for name, future in described.items():
+                with suppress(_Missing):
+                    answer = _answer(future, timeout_s)
+                    ids[name] = str(answer.topic_id) if answer and cluster_id else NO_ID
+        except KafkaRequestError:
+            self._admin.stale = True
+            raise
         if untold := sorted(name for name, one in ids.items() if one == NO_ID):
             raise KafkaRequestError(ids_untold(untold), retriable=True)
         return {name: TopicIdentity(cluster_id, one) for name, one in ids.items()}
 
     def ask_ids(self, topics: Collection[str]) -> None:
         """Requests the current ids of these topics. A topic that was recreated has a new id."""
+        asked, client = TopicCollection(list(topics)), self._client()
         if topics and not self._topics:
-            self._topics = self._admin.describe_topics(
-                TopicCollection(list(topics)), request_timeout=_TIMEOUT_S
-            )
+            self._topics = client.describe_topics(asked, request_timeout=_TIMEOUT_S)
 
     def ids(self) -> dict[str, str] | None:
         """Returns the answer to `ask_ids`: the id of each topic.
@@ -176,9 +187,9 @@ class KafkaWatch:
 
     def ask_partitions(self, topics: Iterable[str]) -> None:
         """Requests the number of partitions of each topic."""
-        asked = TopicCollection(list(topics))
+        asked, client = TopicCollection(list(topics)), self._client()
         if not self._partitions:
-            self._partitions = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+            self._partitions = client.describe_topics(asked, request_timeout=_TIMEOUT_S)
 
     def partitions(self) -> dict[str, int] | None:
         """Returns the answer to `ask_partitions`: the number of partitions of each topic.
@@ -199,9 +210,10 @@ class KafkaWatch:
         """Returns the result of a request; None if it failed."""
         try:
             found = future.result()
-        except KafkaException:
+        except KafkaException as error:
+            self._admin.stale |= error.args[0].code() == KafkaError._TIMED_OUT
             return None
-        self._admin.poll(0)
+        self._admin.read_log()
         self._failures.answered()
         return found
 

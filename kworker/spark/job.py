@@ -58,8 +58,8 @@ class Job:
         self._once = self._trigger == "available-now"
         self._lease = Lease(config.spark.checkpoints)
         self._file = ProgressFile(config.state_dir)
-        self._client = connect(admin_properties(config))
-        self._watch = TopicWatch(self._client, config.delivery.results)
+        self._admin = connect(admin_properties(config))
+        self._watch = TopicWatch(self._admin, config.delivery.results)
         self._queries: list[TableQuery] = []
         self._log_file = DaemonFile()
         sample = partial(record_bytes, admin_properties(config), config.delivery.results)
@@ -159,7 +159,7 @@ class Job:
     def _planner(self, session: SparkSession) -> Planner:
         launcher = Launcher(session, self._config, self._watch, self._trigger, self._limits)
         missing = self._opener.missing
-        return Planner(session, self._config, self._client, launcher, self._limits, missing)
+        return Planner(session, self._config, self._admin, launcher, self._limits, missing)
 
     def _may_learn(self) -> bool:
         """True if the JVM may save its loaded classes for faster starts.

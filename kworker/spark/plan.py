@@ -7,7 +7,8 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kworker.clients.offsets import GroupOffsets, OffsetsClient
+from kworker.clients.admin_handle import AdminHandle
+from kworker.clients.offsets import GroupOffsets
 from kworker.config.client_properties import table_group
 from kworker.config.model import Config, TableSettings
 from kworker.errors import Unreachable
@@ -33,14 +34,14 @@ class Planner:
         self,
         session: SparkSession,
         config: Config,
-        client: OffsetsClient,
+        admin: AdminHandle,
         launcher: Launcher,
         limits: BatchLimits,
         missing: Mapping[str, Unreachable],
     ) -> None:
         self._session = session
         self._config = config
-        self._client = client
+        self._admin = admin
         self._launcher = launcher
         self._limits = limits
         self._missing = missing
@@ -89,7 +90,7 @@ class Planner:
         self, sink: Sink, progress: TableProgress, launch: Callable[[], StreamingQuery]
     ) -> TableQuery:
         group = GroupOffsets(
-            self._client, table_group(self._config, progress.name), self._config.delivery.results
+            self._admin, table_group(self._config, progress.name), self._config.delivery.results
         )
         explain = partial(explained, sink.table, sink.checkpoint)
 

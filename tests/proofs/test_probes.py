@@ -1,17 +1,14 @@
 """The probes of a real service: each has a fault that turns it red, and back when it is over."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from kworker.sandbox import Sandbox
 from tests.support.console import ConsoleClient
 from tests.support.kafka import create_topic
-from tests.support.service import Service, service, stop
+from tests.support.service import Service, frozen, service
 
 TURNS_S = 60.0  # a group whose broker was frozen may have to form anew
 
@@ -75,17 +72,6 @@ class Probes:
 
     def _ask(self) -> Codes:
         return {kind: self._console.get(f"/{kind}z").status for kind in GREEN}
-
-
-@contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """SIGSTOP, until the block ends."""
-    process = psutil.Process(pid)
-    stop(process)
-    try:
-        yield
-    finally:
-        process.resume()
 
 
 def agree(probes: Probes, wanted: Codes, state: str, reason: str = "") -> None:

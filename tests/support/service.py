@@ -431,6 +431,17 @@ def stop(process: psutil.Process) -> None:
 
 
 @contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """SIGSTOP, until the block ends."""
+    process = psutil.Process(pid)
+    stop(process)
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+@contextmanager
 def service(
     folder: Path, bootstrap: str, topics: Sequence[str], **options: Any
 ) -> Iterator[Service]:

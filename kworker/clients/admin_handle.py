@@ -1,0 +1,47 @@
+"""The client for an administrator's requests, which is replaced when nobody answers it."""
+
+import logging
+from collections.abc import Mapping
+from threading import Thread
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+
+class AdminHandle:
+    """Holds an `AdminClient`, and replaces it once it was `stale`. Used by one thread.
+
+    librdkafka sends most of these requests to the broker that it takes for the controller, and is
+    connected to few others. While it knows no topic, it does not look again who that is. If that
+    broker hangs, or once answered that there was no controller, then requests time out for as long
+    as the client lives, although other brokers would answer. A new client finds them. So whoever
+    uses this sets `stale` when a request has timed out.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], logger: logging.Logger) -> None:
+        """Raises KafkaException if a property is wrong. `logger` gets the client's log lines."""
+        self._properties = dict(properties)
+        self._logger = logger
+        self._client = self._connect()
+        self.stale = False
+
+    def client(self) -> AdminClient:
+        """Returns the client for the next request: a new one if the last was stale.
+
+        Requests that the last one has not answered yet stay without an answer.
+        """
+        if self.stale:
+            self.read_log()
+            old = [self._client]
+            self._client = self._connect()
+            self.stale = False
+            # Its end may wait for a name server, so it takes place on another thread.
+            Thread(target=old.clear, name="kworker-admin-end", daemon=True).start()
+        return self._client
+
+    def read_log(self) -> None:
+        """Lets the client hand over its log lines, which tell why it reaches no broker."""
+        self._client.poll(0)
+
+    def _connect(self) -> AdminClient:
+        return AdminClient(self._properties, logger=self._logger)
