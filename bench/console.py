@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import kworker
 from bench import ours
+from bench.handwritten import NO_OP_THREADS
 from bench.place import Place, Stolen, free_port, servers
-from bench.rivals import NO_OP_THREADS
 from bench.topic import TOPIC, Group, fill
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.control.client import ControlClient

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from bench import ours
+from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 from bench.place import Place
-from bench.rivals import NO_OP_THREADS, WAIT_THREADS
 from bench.topic import PARTITIONS, RECORD_BYTES, TIMEOUT_S, Group, fill, values
 
 CHOICES = ("50ms", "100ms", "200ms", "500ms", "1s", "2s")

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import intervals, ours, rivals, tables
+from bench import handwritten, intervals, ours, tables
 from bench.place import ROOT, Place, Stolen, servers
 from bench.table import show
 from bench.topic import TOPIC, Group, fill
@@ -30,7 +30,7 @@ class Contender:
     what: str
     beside: tuple[str, ...] = ()
     handler: str = ""  # kworker's handler; a rival has none
-    threads: int = rivals.NO_OP_THREADS
+    threads: int = handwritten.NO_OP_THREADS
     waits: bool = False
     claims: bool = False  # idempotent, with Redis
     exactly_once: bool = False
@@ -161,7 +161,7 @@ class Benchmark:
         group = Group(self._place.kafka, run)
         records = group.begin(wanted)
         group.close()
-        command = [sys.executable, "-m", "bench.rivals", name, "--servers", self._place.kafka]
+        command = [sys.executable, "-m", "bench.handwritten", name, "--servers", self._place.kafka]
         command += ["--redis", self._place.redis, "--group", run, "--records", str(records)]
         output = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True

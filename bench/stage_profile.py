@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import ours
+from bench.handwritten import NO_OP_THREADS
 from bench.place import ROOT, Place, Stolen, servers
-from bench.rivals import NO_OP_THREADS
 from bench.stages import STAGES
 from bench.topic import TOPIC, Group, fill
 

@@ -1,6 +1,6 @@
 """Hand-written consumers: raw loops and a pool of threads, each as fast as its kind can be.
 
-Run as a program, one contender each time: `python -m bench.rivals pool …`. It prints
+Run as a program, one contender each time: `python -m bench.handwritten pool …`. It prints
 the number of records, and the seconds from the first record to the last one done (or committed, if
 the contender commits).
 """
