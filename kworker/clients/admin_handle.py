@@ -7,6 +7,10 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+# After an election a client would ask with a leader epoch that is over, or say that there is no
+# leader, for as long as it believes what it once heard: 15 minutes.
+_FRESH = {"metadata.max.age.ms": 3000, "topic.metadata.refresh.interval.ms": 1000}
+
 
 class AdminHandle:
     """Holds an `AdminClient`, and replaces it once it was `stale`. Used by one thread.
@@ -20,7 +24,7 @@ class AdminHandle:
 
     def __init__(self, properties: Mapping[str, Any], logger: logging.Logger) -> None:
         """Raises KafkaException if a property is wrong. `logger` gets the client's log lines."""
-        self._properties = dict(properties)
+        self._properties = {**_FRESH, **properties}
         self._logger = logger
         self._client = self._connect()
         self.stale = False

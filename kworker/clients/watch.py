@@ -20,9 +20,6 @@ from kworker.core.message import PartitionId
 from kworker.core.offset_map import TopicIdentity, ids_untold
 
 _TIMEOUT_S = 5.0
-# After a broker's restart the client would ask with a leader epoch that is over, and be refused,
-# for as long as it believes what it once heard.
-_FRESH = {"metadata.max.age.ms": 3000, "topic.metadata.refresh.interval.ms": 1000}
 # Kafka's limit is on the batch, which the producer's is on too.
 _LIMIT = "max.message.bytes"
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker that knows of none
@@ -59,8 +56,7 @@ class KafkaWatch:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._servers = str(properties.get("bootstrap.servers", ""))
         self._failures = ConnectionFailures()
-        audible = {**_FRESH, **properties, **AUDIBLE}
-        self._admin = AdminHandle(audible, self._failures.logger)
+        self._admin = AdminHandle({**properties, **AUDIBLE}, self._failures.logger)
         self._forget_requests()
 
     def _forget_requests(self) -> None:
@@ -152,18 +148,18 @@ class KafkaWatch:
         """
         client, ids = self._client(), dict[str, str]()
         described = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
-        asked = client.describe_cluster(request_timeout=timeout_s)
         try:
-            cluster = _answer(asked, timeout_s)
-            cluster_id = cluster and cluster.cluster_id
             for name, future in described.items():
                 with suppress(_Missing):
                     answer = _answer(future, timeout_s)
-                    ids[name] = str(answer.topic_id) if answer and cluster_id else NO_ID
+                    ids[name] = str(answer.topic_id) if answer else NO_ID
+            # After the topics: the first answer tells of a new cluster at the same address.
+            cluster_id = _cluster_id(client, timeout_s)
         except KafkaRequestError:
             self._admin.stale = True
             raise
-        if untold := sorted(name for name, one in ids.items() if one == NO_ID):
+        untold = sorted(name for name, one in ids.items() if one == NO_ID or not cluster_id)
+        if untold:
             raise KafkaRequestError(ids_untold(untold), retriable=True)
         return {name: TopicIdentity(cluster_id, one) for name, one in ids.items()}
 
@@ -220,6 +216,18 @@ class KafkaWatch:
 
 class _Missing(Exception):
     """The topic does not exist."""
+
+
+def _cluster_id(client: AdminClient, timeout_s: float) -> str:
+    """Returns the cluster's id; "" if its brokers have none.
+
+    Raises a retriable KafkaRequestError if no broker answers. Does not describe the cluster:
+    librdkafka aborts the process if a broker answers before any broker is ready.
+    """
+    try:
+        return str(client.cluster_id(timeout=timeout_s) or "")
+    except KafkaException as error:
+        raise KafkaRequestError(str(error.args[0]), retriable=True) from None
 
 
 def _answer(future: Any, timeout_s: float) -> Any:

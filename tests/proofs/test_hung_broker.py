@@ -1,11 +1,15 @@
-"""One of three brokers hangs: whoever asks Kafka for facts is soon answered by the others."""
+"""Brokers hang: whoever asks Kafka for facts is soon answered by others, and lives on."""
 
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kworker.clients.admin import Admin
+from kworker.clients.admin_connection import AdminRequestError
 from kworker.clients.errors import KafkaRequestError
 from kworker.clients.offsets import TopicWatch, connect
 from kworker.clients.watch import KafkaWatch
@@ -112,3 +116,52 @@ def test_one_broker_that_hangs_stops_no_answer(own_sandbox: Callable[..., Sandbo
 
         # So the test says something: there were clients of each kind that had no answer at first.
         repeated(hung, lambda hit: all(hit[kind.__name__] for kind in kinds), tries=9)
+
+
+# Asks all the time, as many workers do when their partitions are assigned anew.
+ASKING = """
+import sys, threading, time
+from kworker.clients.errors import KafkaRequestError
+from kworker.clients.watch import KafkaWatch
+
+def ask():
+    watch = KafkaWatch({"bootstrap.servers": sys.argv[1]})
+    while True:
+        try:
+            watch.identities(["facts"], 5.0)
+        except KafkaRequestError:
+            pass
+        time.sleep(0.05)
+
+for _ in range(24):
+    threading.Thread(target=ask, daemon=True).start()
+sys.stdin.read()
+"""
+FREEZES = 4
+FENCED_S = 11.0  # a broker that was silent for longer has to register again
+
+
+def test_a_broker_that_is_not_ready_ends_no_process(own_sandbox: Callable[..., Sandbox]) -> None:
+    """It answers before it has registered again, that there are no brokers at all.
+
+    librdkafka's request for a description of the cluster then aborts the process.
+    """
+    sandbox = own_sandbox(redis=False)
+    admin = Admin({"bootstrap.servers": sandbox.bootstrap})
+    assert admin.create([TopicSpec(TOPIC, 1, 1, {})]) == {}
+    command = [sys.executable, "-c", ASKING, sandbox.bootstrap]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+        for _ in range(FREEZES):
+            with frozen(sandbox.broker_pid(1)):
+                time.sleep(FENCED_S)
+            eventually(lambda: ready(admin), timeout_s=ANSWERED_S, what="a leader, and it is known")
+        _, said = asking.communicate(timeout=ANSWERED_S)
+    assert asking.returncode == 0, said.decode()
+
+
+def ready(admin: Admin) -> bool:
+    """The broker leads its partition again."""
+    try:
+        return bool(admin.list_offsets([(TOPIC, 0)], "latest"))
+    except (AdminRequestError, Unreachable):
+        return False
