@@ -32,7 +32,7 @@ class AdminHandle:
     def client(self) -> AdminClient:
         """Returns the client for the next request: a new one if the last was stale.
 
-        Requests that the last one has not answered yet stay without an answer.
+        Requests that the last one has not answered yet fail.
         """
         if self.stale:
             self.read_log()

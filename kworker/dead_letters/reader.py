@@ -31,7 +31,7 @@ class DeadLetters:
         topic: str,
         state: str,
     ) -> None:
-        """`bounds_of(topic)` returns each partition's offsets below its last stable offset."""
+        """`bounds_of(topic)` returns, for each partition, the range of offsets that can be read."""
         self._reader = reader
         self._bounds_of = bounds_of
         self._state = state

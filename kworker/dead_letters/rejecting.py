@@ -67,7 +67,7 @@ class RecordSearch:
                 " deleted all earlier records, so there is nothing to reject"
             )
         raise KworkerError(
-            f"reject: {record} is processed already, and no retry of it waits; to see whether it"
+            f"reject: {record} is done already, and no retry of it waits; if its handler failed, it"
             " is a dead letter: kworker dead list"
         )
 

@@ -46,7 +46,7 @@ class WorkerConsumer(Taking, Committing, Protocol):
 
 
 class WorkerStats(NamedTuple):
-    """The counters of a worker; each name, in capitals, is a field of the shared scoreboard."""
+    """The counters of a worker. The supervisor reads each: `done` as `Field.DONE`, and so on."""
 
     in_hand: int
     in_flight: int

@@ -79,9 +79,9 @@ def desk(service: Service, capsys: pytest.CaptureFixture[str]) -> Desk:
         ("0:10", ExitCode.FAILURE, "orders:0:10 does not exist: orders:0 ends at 10"),
         ("0:0", ExitCode.FAILURE, "orders:0:0 does not exist: orders:0 begins at 1"),
         ("2:0", ExitCode.USAGE, "orders has no partition 2; its last is 1"),
-        ("0:1", ExitCode.FAILURE, "orders:0:1 is processed already, and no retry of it waits"),
-        ("0:3", ExitCode.FAILURE, "orders:0:3 is processed already"),  # its retry has been read
-        ("0:6", ExitCode.FAILURE, "orders:0:6 is processed already"),  # beyond the position
+        ("0:1", ExitCode.FAILURE, "orders:0:1 is done already, and no retry of it waits"),
+        ("0:3", ExitCode.FAILURE, "orders:0:3 is done already"),  # its retry has been read
+        ("0:6", ExitCode.FAILURE, "orders:0:6 is done already"),  # beyond the position
     ],
 )
 def test_a_record_missing_or_ended_cannot_be_rejected(

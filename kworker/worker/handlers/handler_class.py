@@ -71,5 +71,6 @@ def _check_hook(definition: Definition, hook: _Hook, method: Any) -> None:
     except TypeError:
         line = f"async {hook.line}" if is_async else hook.line
         raise definition.refusal(
-            f"has a method {hook.name} with other parameters", f"write: {line}"
+            f"has a method {hook.name} that takes other arguments than kworker gives",
+            f"write: {line}",
         ) from None

@@ -347,17 +347,17 @@ REFUSED = [
     ),
     (
         f"class notify:\n    async def open(self, url): ...\n    async {CALL.strip()}\n",
-        "has a method open with other parameters",
+        "has a method open that takes other arguments than kworker gives",
         "write: async def open(self)",
     ),
     (
         f"class notify:\n    def close(self, wait): ...\n{CALL}",
-        "has a method close with other parameters",
+        "has a method close that takes other arguments than kworker gives",
         "write: def close(self)",
     ),
     (
         f"class notify:\n    def dead(self, message): ...\n{CALL}",
-        "has a method dead with other parameters",
+        "has a method dead that takes other arguments than kworker gives",
         "write: def dead(self, message: Message, error: BaseException)",
     ),
 ]
