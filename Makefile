@@ -53,7 +53,7 @@ audit: install ## ask PyPI for known vulnerabilities of the pinned versions (pip
 	    "audit where pypi.org itself answers" >&2; \
 	fi; exit 1
 
-bench: java install ## compare the speed of kworker with hand-written consumers and pyspark alone (ARGS="--quick" is short)
+bench: java install ## compare the speed of kworker with hand-written consumers, frameworks and pyspark alone (ARGS="--quick" is short)
 	@$(BIN)/python -m bench.run $(ARGS)
 
 profile: java install ## show where the time of a worker goes: microseconds a record, by stage
@@ -63,7 +63,7 @@ backpressure: java install ## run three consumers under one memory limit (withou
 	@$(BIN)/python -m bench.backpressure $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
-	rm -rf $(VENV) .demo .bench .bench-console .backpressure .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .demo .bench .bench-console .bench-rivals .backpressure .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt

@@ -24,6 +24,7 @@ from bench import ours
 from bench.handwritten import NO_OP_THREADS
 from bench.place import Place, Stolen, free_port, servers
 from bench.topic import TOPIC, Group, fill
+from bench.watched import Broken
 from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.control.client import ControlClient
 
@@ -127,7 +128,7 @@ def poll(port: int, until: float) -> None:
         page.request("GET", "/page.json", headers=HEADERS)
         answer = page.getresponse()
         if answer.status != 200 or not answer.read():
-            raise ours.Broken(f"the console answers {answer.status}")
+            raise Broken(f"the console answers {answer.status}")
         due += EVERY_S / CLIENTS
         rest(due)
         if due >= until:

@@ -1,5 +1,6 @@
 """The handlers of the benchmark. The first call in any process writes its time to a file."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -37,6 +38,13 @@ def wait(_: Message) -> None:
     if not _begun:
         _begin()
     time.sleep(WAIT_S)
+
+
+async def wait_async(_: Message) -> None:
+    """The same, on an event loop."""
+    if not _begun:
+        _begin()
+    await asyncio.sleep(WAIT_S)
 
 
 def called(message: Message) -> dict:

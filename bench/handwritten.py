@@ -6,10 +6,13 @@ the contender commits).
 """
 
 import argparse
+import asyncio
 import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from functools import partial
 from threading import Thread
 
 from confluent_kafka import Consumer, Message
@@ -70,6 +73,24 @@ def pool(consumer: Consumer, records: int, threads: int, handle: Callable) -> fl
             batch = consumer.consume(CHUNK, 0.1)
 
 
+def pool_waits(consumer: Consumer, records: int, threads: int, handle: Callable) -> float:
+    """Another way to write it: waits for the batch as a whole, and for no commit but the last."""
+    with ThreadPoolExecutor(threads) as executor:
+        batch = _first(consumer)
+        started = time.perf_counter()
+        done = 0
+        while True:
+            finished, _ = wait_for([executor.submit(handle, message) for message in batch])
+            for future in finished:
+                future.result()  # raises what the handler has raised
+            done += len(batch)
+            if batch:
+                consumer.commit(asynchronous=done < records)
+            if done >= records:
+                return time.perf_counter() - started
+            batch = consumer.consume(CHUNK, 0.1)
+
+
 def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
     """Handles one record at a time, after `SET NX` of the order's key in Redis."""
     message = _first(consumer)[0]
@@ -88,10 +109,10 @@ def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
         message = consumer.poll(1.0)
 
 
-def bare_threads(records: int) -> float:
-    """Sleeps in as many threads, without Kafka: the highest rate that waiting allows."""
+def bare_threads(records: int, concurrency: int) -> float:
+    """Sleeps in so many threads, without Kafka: the highest rate that waiting allows."""
     threads = [
-        Thread(target=_sleep_times, args=(records // WAIT_THREADS,)) for _ in range(WAIT_THREADS)
+        Thread(target=_sleep_times, args=(records // concurrency,)) for _ in range(concurrency)
     ]
     started = time.perf_counter()
     for thread in threads:
@@ -99,6 +120,21 @@ def bare_threads(records: int) -> float:
     for thread in threads:
         thread.join()
     return time.perf_counter() - started
+
+
+def bare_tasks(records: int, concurrency: int) -> float:
+    """Sleeps in so many tasks of an event loop, without Kafka."""
+
+    async def sleep_times() -> None:
+        for _ in range(records // concurrency):
+            await asyncio.sleep(WAIT_S)
+
+    async def all_of_them() -> float:
+        started = time.perf_counter()
+        await asyncio.gather(*(sleep_times() for _ in range(concurrency)))
+        return time.perf_counter() - started
+
+    return asyncio.run(all_of_them())
 
 
 def _sleep_times(times: int) -> None:
@@ -123,46 +159,51 @@ def wait(_: Message) -> None:
     time.sleep(WAIT_S)
 
 
-def _pool_no_op(consumer: Consumer, records: int) -> float:
-    return pool(consumer, records, NO_OP_THREADS, no_op)
+Loop = Callable[[Consumer, int, int], float]
 
 
-def _pool_wait(consumer: Consumer, records: int) -> float:
-    return pool(consumer, records, WAIT_THREADS, wait)
+def _reading(loop: Callable[[Consumer, int], float]) -> Loop:
+    return lambda consumer, records, _: loop(consumer, records)
 
 
-CONTENDERS: dict[str, tuple[dict, Callable[[Consumer, int], float]]] = {
-    "poll-default": (DEFAULTS, poll),
-    "consume-default": (DEFAULTS, consume),
-    "poll": (TUNED, poll),
-    "consume": (TUNED, consume),
-    "pool": (STORING, _pool_no_op),
-    "pool-wait": (STORING, _pool_wait),
+CONSUMERS: dict[str, tuple[dict, Loop]] = {
+    "poll-default": (DEFAULTS, _reading(poll)),
+    "consume-default": (DEFAULTS, _reading(consume)),
+    "poll": (TUNED, _reading(poll)),
+    "consume": (TUNED, _reading(consume)),
+    "pool": (STORING, partial(pool, handle=no_op)),
+    "pool-waits": (STORING, partial(pool_waits, handle=no_op)),
+    "pool-sleeps": (STORING, partial(pool, handle=wait)),
 }
+SLEEPERS = {"threads": bare_threads, "tasks": bare_tasks}  # without Kafka
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One contender of the benchmark.")
-    parser.add_argument("name", choices=[*CONTENDERS, "set-nx", "threads"])
+    parser.add_argument("name", choices=[*CONSUMERS, *SLEEPERS, "set-nx"])
     parser.add_argument("--servers", default="127.0.0.1:9092")
     parser.add_argument("--group", default="bench")
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--concurrency", type=int, default=NO_OP_THREADS)
     arguments = parser.parse_args()
-    seconds = bare_threads(arguments.records) if arguments.name == "threads" else _run(arguments)
+    if sleeper := SLEEPERS.get(arguments.name):
+        seconds = sleeper(arguments.records, arguments.concurrency)
+    else:
+        seconds = _consume(arguments)
     print(json.dumps({"records": arguments.records, "seconds": seconds}))
 
 
-def _run(arguments: argparse.Namespace) -> float:
+def _consume(arguments: argparse.Namespace) -> float:
     group, redis = arguments.group, Redis.from_url(arguments.redis)
-    claiming = (STORING, lambda consumer, records: set_nx(consumer, records, redis, group))
-    settings, loop = {**CONTENDERS, "set-nx": claiming}[arguments.name]
+    claiming = (STORING, lambda consumer, records, _: set_nx(consumer, records, redis, group))
+    settings, loop = {**CONSUMERS, "set-nx": claiming}[arguments.name]
     client = {"bootstrap.servers": arguments.servers, "group.id": group}
     client["auto.offset.reset"] = "earliest"
     consumer = Consumer(client | settings)
     consumer.subscribe([TOPIC])
     try:
-        return loop(consumer, arguments.records)
+        return loop(consumer, arguments.records, arguments.concurrency)
     finally:
         consumer.close()
 

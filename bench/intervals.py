@@ -13,6 +13,7 @@ from bench import ours
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 from bench.place import Place
 from bench.topic import PARTITIONS, RECORD_BYTES, TIMEOUT_S, Group, fill, values
+from bench.watched import START_S, Broken
 
 CHOICES = ("50ms", "100ms", "200ms", "500ms", "1s", "2s")
 BESIDE = "200ms"  # for at least once, which publishes at once, with any interval
@@ -45,7 +46,7 @@ def measure(place: Place, records: int, paced_s: float) -> list[dict]:
         run = f"interval-{interval}-{exactly_once}".lower()
         done, seconds = ours.measure(place, run, service, records)
         # Without records in hand it would not wait for the interval.
-        calling = replace(service, handler="called", threads=WAIT_THREADS, topic=PACED)
+        calling = replace(service, handler="called", concurrency=WAIT_THREADS, topic=PACED)
         took_ms = _latencies_ms(place, f"{run}-paced", calling, int(paced_s * PER_SECOND))
         cuts = quantiles(took_ms, n=100)
         guarantee = "exactly once" if exactly_once else "at least once"
@@ -97,13 +98,13 @@ def _read(servers: str, results: str, count: int) -> Iterator[float]:
         reader.assign([TopicPartition(results, p, 0) for p in range(PARTITIONS)])
         orders = values(1 + count, RECORD_BYTES)
         _write(writer, islice(orders, 1))
-        if not reader.consume(1, ours.START_S):
-            raise ours.Broken("the first result has not come")
+        if not reader.consume(1, START_S):
+            raise Broken("the first result has not come")
         began = time.monotonic()
         written = read = 0
         while read < count:
             if time.monotonic() - began > TIMEOUT_S + count / PER_SECOND:
-                raise ours.Broken(f"{count - read:,} results have not come")
+                raise Broken(f"{count - read:,} results have not come")
             due = min(count, int((time.monotonic() - began) * PER_SECOND))
             _write(writer, islice(orders, due - written))
             written = due

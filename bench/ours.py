@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,27 +10,23 @@ from pathlib import Path
 
 from bench.place import KWORKER, Place
 from bench.topic import TOPIC, Group, visible, wait_for_retries
+from bench.watched import Broken, wait_until_done
 
 HERE = Path(__file__).resolve().parent
-LOOK_S, LOOK_S_MOST = 0.02, 0.1
-START_S = 60.0
 STOP_S = 60.0
-
-
-class Broken(Exception):
-    """kworker failed, so that its figure is worthless."""
+IN_FLIGHT = 2_000  # the default
 
 
 @dataclass(frozen=True)
 class Service:
     """The service to run; all else is as in `kworker.toml`.
 
-    With `claims`, each order is claimed and marked as done in Redis. `retries` records wait
-    meanwhile in the delay topic of ten minutes.
+    `concurrency` handlers run at once, in threads or as tasks. With `claims`, each order is claimed
+    and marked as done in Redis. `retries` records wait meanwhile in the delay topic of ten minutes.
     """
 
     handler: str
-    threads: int
+    concurrency: int
     topic: str = TOPIC
     claims: bool = False
     exactly_once: bool = False
@@ -48,7 +43,10 @@ class Service:
             "KWORKER_HANDLER": f"handlers:{self.handler}",
             "KWORKER_SOURCE__TOPICS": f'["{self.topic}"]',
             "KWORKER_STATE_DIR": str(place.folder / f"{run}.state"),
-            "KWORKER_WORKERS__THREADS": str(self.threads),
+            "KWORKER_WORKERS__THREADS": str(self.concurrency),
+            "KWORKER_WORKERS__CONCURRENCY": str(self.concurrency),
+            # Enough for each to have its next record at once.
+            "KWORKER_WORKERS__IN_FLIGHT": str(max(IN_FLIGHT, 2 * self.concurrency)),
             "KWORKER_DELIVERY__COMMIT_INTERVAL": self.commit_interval,
             "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
         }
@@ -70,28 +68,12 @@ def measure(place: Place, run: str, service: Service, records: int) -> tuple[int
     try:
         command(environment, "topics", "create")
         wait_for_retries(place.kafka, f"{run}.retry.10m", service.retries)
-        with started(environment, place.folder / f"{run}.log"):
-            seconds = _wait(group, place.folder / f"{run}.begun", records)
+        with started(environment, place.folder / f"{run}.log") as process:
+            seconds = wait_until_done(group, place.folder / f"{run}.begun", records, process)
             _check(environment, place.kafka, run, service.handler, records)
     finally:
         group.close()
     return records, seconds
-
-
-def _wait(group: Group, begun: Path, records: int) -> float:
-    """Polls the committed position until no record is left. A late poll counts against kworker.
-
-    Polls cost the broker CPU, which no rival pays for, so they are frequent only near the end.
-    """
-    started = time.monotonic()
-    deadline = started + START_S + records / 1000
-    while left := group.left():
-        now = time.monotonic()
-        if now > deadline:
-            raise Broken(f"{left:,} of {records:,} records are left after the deadline")
-        expected_s = (now - started) * left / max(1, records - left)
-        time.sleep(min(max(LOOK_S, expected_s / 16), LOOK_S_MOST))
-    return time.monotonic() - float(begun.read_text())
 
 
 def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
@@ -103,7 +85,7 @@ def _check(environment: dict, servers: str, run: str, handler: str, records: int
 
 
 @contextmanager
-def started(environment: dict, log: Path) -> Iterator[None]:
+def started(environment: dict, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Runs `kworker start`, and drains at the end. Raises Broken if it ended otherwise."""
     with log.open("w") as output:
         service = subprocess.Popen(
@@ -114,7 +96,7 @@ def started(environment: dict, log: Path) -> Iterator[None]:
             stderr=subprocess.STDOUT,
         )
         try:
-            yield
+            yield service
         finally:
             service.terminate()
             try:

@@ -1,8 +1,9 @@
-"""`make bench`: compares kworker with hand-written consumers, on one topic, in one run.
+"""`make bench`: compares kworker with what people use instead, on one topic, in one run.
 
-Each contender is a process with a fresh group. They run one after the other, in rounds, so that a
-drift of the machine affects all. The time is from the first record read to the last one done, or
-committed, if the contender commits. A ratio is the median of the ratios of the rounds.
+Each contender is a process with a fresh group: kworker, hand-written consumers, and frameworks,
+each with packages of its own. They run one after the other, in rounds, so that a drift of the
+machine affects all. The time is from the first record read to the last one done, or committed, if
+the contender commits. A ratio is the median of the ratios of the rounds.
 
 Other virtual machines may take the CPU. A measurement during which they took more than STOLEN of it
 is repeated; the one with the smallest share counts.
@@ -16,81 +17,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import handwritten, intervals, ours, tables
+from bench import frameworks, intervals, ours, tables
+from bench.contenders import CONTENDERS, TARGETS, Contender
+from bench.environments import Unavailable
 from bench.place import ROOT, Place, Stolen, servers
 from bench.table import show
 from bench.topic import TOPIC, Group, fill
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One line of the table. `beside` names the contenders that its ratios refer to."""
-
-    name: str
-    what: str
-    beside: tuple[str, ...] = ()
-    handler: str = ""  # kworker's handler; a rival has none
-    threads: int = handwritten.NO_OP_THREADS
-    waits: bool = False
-    claims: bool = False  # idempotent, with Redis
-    exactly_once: bool = False
-    retries: int = 0  # records that wait in a delay topic meanwhile
-    part: float = 1.0  # share of the records: slow contenders read fewer
-
-
-NO_OP = ("pool", "poll")
-WAITING = ("threads", "pool-wait")
-CONTENDERS = (
-    Contender("poll-default", "raw poll(), librdkafka's defaults"),
-    Contender("consume-default", "raw consume(500), librdkafka's defaults"),
-    Contender("poll", "raw poll(), tuned"),
-    Contender("consume", "raw consume(500), tuned"),
-    Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",)),
-    Contender("kworker", "kworker, no-op, key order, commits", NO_OP, "no_op"),
-    Contender(
-        "kworker-retries",
-        "the same, while 5,000 wait for a retry",
-        ("kworker",),
-        "no_op",
-        retries=5_000,
-    ),
-    Contender("kworker-results", "kworker, a result produced for each", NO_OP, "result"),
-    Contender(
-        "kworker-exactly-once",
-        "the same, exactly once",
-        ("kworker-results",),
-        "result",
-        exactly_once=True,
-    ),
-    Contender("kworker-decoded", "kworker, JSON decoded, a result for each", NO_OP, "decoded"),
-    Contender("threads", "64 bare threads sleeping 10 ms, no Kafka", waits=True),
-    Contender("pool-wait", "hand-written pool of 64, 10 ms each", ("threads",), waits=True),
-    Contender("kworker-wait", "kworker, 64 threads, 10 ms each", WAITING, "wait", 64, waits=True),
-    Contender(
-        "kworker-wait-claims",
-        "the same, idempotent",
-        ("kworker-wait",),
-        "wait",
-        64,
-        waits=True,
-        claims=True,
-    ),
-    Contender("set-nx", "raw poll(), one SET NX a record", part=0.05),
-    Contender(
-        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.5
-    ),
-)
-
-TARGETS = (
-    ("kworker", "pool", 2.0),
-    ("kworker", "poll", 0.3),
-    ("kworker-retries", "kworker", 0.95),
-    ("kworker-results", "pool", 1.2),
-    ("kworker-exactly-once", "kworker-results", 0.75),
-    ("kworker-wait", "threads", 0.97),
-    ("kworker-wait-claims", "kworker-wait", 0.97),
-    ("kworker-claims", "set-nx", 5.0),
-)
+from bench.watched import Broken
 
 
 @dataclass(frozen=True)
@@ -121,12 +54,28 @@ class Benchmark:
         self._size = size
         self._contenders = contenders
         self.rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+        self.versions: dict[str, str] = {}  # by rival
+        self.absent: dict[str, str] = {}  # rivals or contenders left out, and why
 
     def run(self) -> None:
         for number in range(1, self._size.rounds + 1):
             print(f"round {number} of {self._size.rounds}", flush=True)
-            for contender in self._contenders:
-                self.rates[contender.name].append(self._rate(contender, number))
+            for contender in self._present():
+                try:
+                    self.rates[contender.name].append(self._rate(contender, number))
+                except Unavailable as why:
+                    self._leave_out(contender.rival, why)
+                except Broken as why:
+                    if not contender.rival:
+                        raise
+                    self._leave_out(contender.name, why)
+
+    def _leave_out(self, name: str, why: Exception) -> None:
+        self.absent[name] = str(why)
+        print(f"  {name:<44} left out: {why}", flush=True)
+
+    def _present(self) -> list[Contender]:
+        return [each for each in self._contenders if not {each.rival, each.name} & {*self.absent}]
 
     def _rate(self, contender: Contender, number: int) -> float:
         """The rate of the try with the smallest stolen share."""
@@ -144,25 +93,40 @@ class Benchmark:
     def _measure(self, contender: Contender, run: str) -> float:
         wanted = self._size.waiting if contender.waits else self._size.records
         wanted = int(wanted * contender.part)
-        if contender.handler:
+        if contender.rival:
+            records, seconds = self._framework(contender, run, wanted)
+        elif contender.handler:
             service = ours.Service(
                 contender.handler,
-                contender.threads,
+                contender.concurrency,
                 claims=contender.claims,
                 exactly_once=contender.exactly_once,
                 retries=contender.retries,
             )
             records, seconds = ours.measure(self._place, run, service, wanted)
         else:
-            records, seconds = self._rival(contender.name, run, wanted)
+            records, seconds = self._handwritten(contender, run, wanted)
         return records / seconds
 
-    def _rival(self, name: str, run: str, wanted: int) -> tuple[int, float]:
+    def _framework(self, contender: Contender, run: str, wanted: int) -> tuple[int, float]:
+        program = frameworks.Program(
+            contender.rival,
+            contender.handler,
+            contender.concurrency,
+            exactly_once=contender.exactly_once,
+            variables=contender.variables,
+        )
+        measured = frameworks.measure(self._place, run, program, wanted)
+        self.versions[contender.rival] = frameworks.version(self._place, run)
+        return measured
+
+    def _handwritten(self, contender: Contender, run: str, wanted: int) -> tuple[int, float]:
         group = Group(self._place.kafka, run)
         records = group.begin(wanted)
         group.close()
-        command = [sys.executable, "-m", "bench.handwritten", name, "--servers", self._place.kafka]
-        command += ["--redis", self._place.redis, "--group", run, "--records", str(records)]
+        command = [sys.executable, "-m", "bench.handwritten", contender.loop or contender.name]
+        command += ["--servers", self._place.kafka, "--redis", self._place.redis, "--group", run]
+        command += ["--records", str(records), "--concurrency", str(contender.concurrency)]
         output = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
@@ -177,6 +141,8 @@ class Benchmark:
         """The whole report, as JSON."""
         return {
             "size": vars(self._size),
+            "versions": self.versions,
+            "absent": self.absent,
             "contenders": [
                 {
                     "name": contender.name,
@@ -186,15 +152,15 @@ class Benchmark:
                     "ratios": {
                         other: round(self.ratio(contender.name, other), 3)
                         for other in contender.beside
-                        if other in self.rates
+                        if self.rates.get(other)
                     },
                 }
-                for contender in self._contenders
+                for contender in self._present()
             ],
             "targets": [
                 {"name": name, "to": other, "least": least, "ratio": self.ratio(name, other)}
                 for name, other, least in TARGETS
-                if name in self.rates and other in self.rates
+                if self.rates.get(name) and self.rates.get(other)
             ],
         }
 

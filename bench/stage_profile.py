@@ -22,6 +22,7 @@ from bench.handwritten import NO_OP_THREADS
 from bench.place import ROOT, Place, Stolen, servers
 from bench.stages import STAGES
 from bench.topic import TOPIC, Group, fill
+from bench.watched import Broken
 
 RECORDS = 2_000_000
 LOOK_S = 0.05
@@ -59,7 +60,7 @@ def measure(place: Place, run: str, service: ours.Service, records: int) -> Prof
     finally:
         group.close()
     if len(reports) < 2:
-        raise ours.Broken("all records were done within half a second: there is nothing to compare")
+        raise Broken("all records were done within half a second: there is nothing to compare")
     return _between(reports[0], reports[-1])
 
 
@@ -68,7 +69,7 @@ def _reports(report: Path, records: int) -> Iterator[dict[str, Any]]:
     last, deadline = -1, time.monotonic() + ours.START_S + records / 1000
     while last < records:
         if time.monotonic() > deadline:
-            raise ours.Broken(f"{max(last, 0):,} of {records:,} records are done at the deadline")
+            raise Broken(f"{max(last, 0):,} of {records:,} records are done at the deadline")
         time.sleep(LOOK_S)
         found = json.loads(report.read_text()) if report.exists() else {"done": 0}
         if found["done"] > max(last, 0):

@@ -10,7 +10,9 @@ def show(report: dict) -> bool:
     for line in report["contenders"]:
         beside = ", ".join(f"{ratio:.2f} × {other}" for other, ratio in line["ratios"].items())
         print(f"{line['what']:<44}{line['records_per_second']:>12,}   {beside}")
-    print()
+    print(f"\nof {', '.join(sorted(report['versions'].values()))}" if report["versions"] else "")
+    for rival, why in report["absent"].items():
+        print(f"left out: {rival}: {why}")
     for target in report["targets"]:
         met = "PASS" if target["ratio"] >= target["least"] else "FAIL"
         print(

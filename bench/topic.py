@@ -23,6 +23,11 @@ def values(count: int, size: int) -> Iterator[tuple[str, str]]:
         yield customer, f'{order}, "note": "{"n" * (size - len(order) - 13)}"}}'
 
 
+def create(servers: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})  # has to live until the answer
+    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(TIMEOUT_S)
+
+
 def fill(
     servers: str, topic: str, count: int, size: int = RECORD_BYTES, *, sources: bool = False
 ) -> None:
@@ -30,8 +35,7 @@ def fill(
 
     With `sources` they are results, and say what they came of.
     """
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(TIMEOUT_S)
+    create(servers, topic)
     refused: list[object] = []
 
     def report(error: object, _: Message) -> None:

@@ -1,0 +1,298 @@
+"""The contenders of the benchmark, what each is compared with, and the ratios that are wanted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
+
+MANY_THREADS = 256
+TASKS, MANY_TASKS = 1_000, 4_000
+SINGLE, BATCH = {"BENCH_FASTSTREAM": "single"}, {"BENCH_FASTSTREAM": "batch"}
+BY_KEY, UNORDERED = {"BENCH_ORDERING": "KEY"}, {"BENCH_ORDERING": "UNORDERED"}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One line of the table. `beside` names the contenders that its ratios refer to.
+
+    With `rival` it is a framework, see `bench.frameworks`; else, with a handler, it is kworker;
+    else it is one of `bench.handwritten`, by its own name or by `loop`.
+    """
+
+    name: str
+    what: str
+    beside: tuple[str, ...] = ()
+    handler: str = ""
+    concurrency: int = NO_OP_THREADS
+    rival: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the rival
+    loop: str = ""
+    waits: bool = False
+    claims: bool = False  # idempotent, with Redis
+    exactly_once: bool = False
+    retries: int = 0  # records that wait in a delay topic meanwhile
+    part: float = 1.0  # share of the records: slow contenders read fewer
+
+
+def _rival(rival: str, name: str, what: str, handler: str, part: float, **more: Any) -> Contender:
+    return Contender(name, what, handler=handler, rival=rival, part=part, **more)
+
+
+POOLS = ("pool", "pool-waits")
+PARALLEL = "parallel-consumer"
+
+NO_OP = (
+    Contender("poll-default", "raw poll(), librdkafka's defaults"),
+    Contender("consume-default", "raw consume(500), librdkafka's defaults"),
+    Contender("poll", "raw poll(), tuned"),
+    Contender("consume", "raw consume(500), tuned"),
+    Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",)),
+    Contender("pool-waits", "the same, written another way", ("poll",)),
+    _rival("quix", "quix", "Quix Streams", "no_op", 0.5),
+    _rival("arroyo", "arroyo", "arroyo, serial", "no_op", 0.5),
+    _rival(
+        "aiokafka", "aiokafka", "aiokafka, tasks without order", "no_op", 0.5, concurrency=TASKS
+    ),
+    _rival(
+        "faststream", "faststream", "FastStream, a record a call", "no_op", 0.02, variables=SINGLE
+    ),
+    _rival(
+        "faststream", "faststream-batches", "FastStream, 1,000 a call", "no_op", 1, variables=BATCH
+    ),
+    _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.5, variables=BY_KEY),
+    _rival(
+        PARALLEL,
+        "parallel-unordered",
+        "Parallel Consumer, unordered",
+        "no_op",
+        0.5,
+        variables=UNORDERED,
+    ),
+    Contender(
+        "kworker",
+        "kworker, no-op, key order, commits",
+        ("poll", *POOLS, "quix", "arroyo", "parallel"),
+        "no_op",
+    ),
+    Contender(
+        "kworker-retries",
+        "the same, while 5,000 wait for a retry",
+        ("kworker",),
+        "no_op",
+        retries=5_000,
+    ),
+)
+
+RESULTS = (
+    Contender("kworker-results", "kworker, a result produced for each", ("poll", *POOLS), "result"),
+    Contender(
+        "kworker-exactly-once",
+        "the same, exactly once",
+        ("kworker-results",),
+        "result",
+        exactly_once=True,
+    ),
+    _rival("quix", "quix-decoded", "Quix, JSON and a result", "decoded", 0.3),
+    _rival("arroyo", "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.3),
+    _rival(
+        "aiokafka",
+        "aiokafka-decoded",
+        "aiokafka, JSON and a result",
+        "decoded",
+        0.3,
+        concurrency=TASKS,
+    ),
+    _rival(
+        "faststream",
+        "faststream-decoded",
+        "FastStream, the same in batches",
+        "decoded",
+        0.1,
+        variables=BATCH,
+    ),
+    _rival(
+        PARALLEL,
+        "parallel-decoded",
+        "Parallel Consumer, JSON and a result",
+        "decoded",
+        0.3,
+        variables=BY_KEY,
+    ),
+    Contender(
+        "kworker-decoded",
+        "kworker, JSON and a result",
+        ("poll", *POOLS, "quix-decoded", "arroyo-decoded", "parallel-decoded"),
+        "decoded",
+    ),
+    _rival(
+        "quix",
+        "quix-exactly-once",
+        "Quix, the same exactly once",
+        "decoded",
+        0.3,
+        exactly_once=True,
+    ),
+    _rival(
+        PARALLEL,
+        "parallel-exactly-once",
+        "Parallel Consumer, transactional",
+        "decoded",
+        0.2,
+        variables=BY_KEY,
+        exactly_once=True,
+    ),
+    Contender(
+        "kworker-decoded-exactly-once",
+        "kworker, the same exactly once",
+        ("kworker-decoded", "quix-exactly-once", "parallel-exactly-once"),
+        "decoded",
+        exactly_once=True,
+    ),
+)
+
+
+def _waiting(name: str, what: str, *beside: str, concurrency: int, **more: Any) -> Contender:
+    return Contender(name, what, beside, concurrency=concurrency, waits=True, **more)
+
+
+WAITING = (
+    _waiting("threads", "64 bare threads, 10 ms, no Kafka", concurrency=WAIT_THREADS),
+    _waiting(
+        "pool-sleeps", "hand-written pool of 64, 10 ms each", "threads", concurrency=WAIT_THREADS
+    ),
+    _waiting(
+        "arroyo-wait",
+        "arroyo, 64 threads, 10 ms each",
+        "threads",
+        concurrency=WAIT_THREADS,
+        handler="wait",
+        rival="arroyo",
+    ),
+    _waiting(
+        "parallel-wait",
+        "Parallel Consumer, 64 threads, by key",
+        "threads",
+        concurrency=WAIT_THREADS,
+        handler="wait",
+        rival=PARALLEL,
+        variables=BY_KEY,
+    ),
+    _waiting(
+        "kworker-wait",
+        "kworker, 64 threads, 10 ms each",
+        "threads",
+        "pool-sleeps",
+        "arroyo-wait",
+        "parallel-wait",
+        concurrency=WAIT_THREADS,
+        handler="wait",
+    ),
+    _waiting(
+        "kworker-wait-claims",
+        "the same, idempotent",
+        "kworker-wait",
+        concurrency=WAIT_THREADS,
+        handler="wait",
+        claims=True,
+    ),
+    _waiting(
+        "threads-256",
+        "256 bare threads, 10 ms, no Kafka",
+        concurrency=MANY_THREADS,
+        loop="threads",
+    ),
+    _waiting(
+        "kworker-wait-256",
+        "kworker, 256 threads, 10 ms each",
+        "threads-256",
+        concurrency=MANY_THREADS,
+        handler="wait",
+    ),
+)
+
+
+def _tasks(name: str, what: str, *beside: str, concurrency: int = TASKS, **more: Any) -> Contender:
+    return Contender(name, what, beside, concurrency=concurrency, part=0.2, **more)
+
+
+TASKS_WAITING = (
+    _tasks("tasks-1000", "1,000 tasks of asyncio, 10 ms, no Kafka", loop="tasks"),
+    _tasks(
+        "aiokafka-wait",
+        "aiokafka, 1,000 tasks, 10 ms each",
+        "tasks-1000",
+        handler="wait",
+        rival="aiokafka",
+    ),
+    _tasks(
+        "faststream-wait",
+        "FastStream, batches of 1,000, 10 ms each",
+        "tasks-1000",
+        handler="wait",
+        rival="faststream",
+        variables=BATCH,
+    ),
+    _tasks(
+        "parallel-wait-1000",
+        "Parallel Consumer, 1,000 threads, by key",
+        "tasks-1000",
+        handler="wait",
+        rival=PARALLEL,
+        variables=BY_KEY,
+    ),
+    _tasks(
+        "kworker-tasks-1000",
+        "kworker, 1,000 tasks, 10 ms each",
+        "tasks-1000",
+        "aiokafka-wait",
+        "faststream-wait",
+        "parallel-wait-1000",
+        handler="wait_async",
+    ),
+    _tasks(
+        "tasks-4000",
+        "4,000 tasks of asyncio, 10 ms, no Kafka",
+        concurrency=MANY_TASKS,
+        loop="tasks",
+    ),
+    _tasks(
+        "kworker-tasks-4000",
+        "kworker, 4,000 tasks, 10 ms each",
+        "tasks-4000",
+        concurrency=MANY_TASKS,
+        handler="wait_async",
+    ),
+)
+
+CLAIMS = (
+    Contender("set-nx", "raw poll(), one SET NX a record", part=0.05),
+    Contender(
+        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.5
+    ),
+)
+
+CONTENDERS = (*NO_OP, *RESULTS, *WAITING, *TASKS_WAITING, *CLAIMS)
+
+# Of the first to each of the others.
+TARGETS = (
+    ("kworker", "poll", 0.5),
+    *(("kworker", pool, 4.0) for pool in POOLS),
+    ("kworker", "quix", 4.0),
+    ("kworker", "arroyo", 4.0),
+    ("kworker", "parallel", 8.0),
+    ("kworker-retries", "kworker", 0.95),
+    ("kworker-decoded", "poll", 0.2),
+    *(("kworker-decoded", pool, 1.5) for pool in POOLS),
+    ("kworker-exactly-once", "kworker-results", 0.85),
+    ("kworker-decoded-exactly-once", "kworker-decoded", 0.85),
+    ("kworker-decoded-exactly-once", "quix-exactly-once", 3.5),
+    ("kworker-decoded-exactly-once", "parallel-exactly-once", 4.0),
+    ("kworker-wait", "threads", 0.99),
+    ("kworker-wait-256", "threads-256", 0.95),
+    ("kworker-wait-claims", "kworker-wait", 0.97),
+    ("kworker-tasks-1000", "tasks-1000", 0.9),
+    ("kworker-tasks-1000", "parallel-wait-1000", 2.3),
+    ("kworker-tasks-4000", "tasks-4000", 0.8),
+    ("kworker-claims", "set-nx", 5.0),
+)

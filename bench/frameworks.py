@@ -1,0 +1,99 @@
+"""Frameworks as contenders: each a program in `bench/rivals`, watched from outside like kworker.
+
+A program gets all it needs in environment variables, tells its version in its first line, writes
+when its handler was first called, and runs until SIGTERM.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bench import environments
+from bench.place import Place
+from bench.topic import TOPIC, Group, create, visible
+from bench.watched import Broken, wait_until_done
+
+STOP_S = 20.0
+COMMANDS: Mapping[str, Callable[[], list[str]]] = {
+    "quix": partial(environments.python, "quix"),
+    "arroyo": partial(environments.python, "arroyo_rival"),
+    "aiokafka": partial(environments.python, "aiokafka_rival"),
+    "faststream": partial(environments.python, "faststream_rival"),
+    "parallel-consumer": partial(environments.java, "parallel_consumer"),
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a rival does in a run. `variables` are its own settings, such as BENCH_ORDERING."""
+
+    rival: str
+    handler: str
+    concurrency: int
+    exactly_once: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def environment(self, place: Place, run: str) -> dict[str, str]:
+        return {
+            **os.environ,
+            "BENCH_SERVERS": place.kafka,
+            "BENCH_GROUP": run,
+            "BENCH_TOPIC": TOPIC,
+            "BENCH_RESULTS": f"{run}.results",
+            "BENCH_HANDLER": self.handler,
+            "BENCH_WAIT_S": "0.010",
+            "BENCH_CONCURRENCY": str(self.concurrency),
+            "BENCH_GUARANTEE": "exactly-once" if self.exactly_once else "at-least-once",
+            "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
+            **self.variables,
+        }
+
+
+def measure(place: Place, run: str, program: Program, records: int) -> tuple[int, float]:
+    """Returns the records, and the seconds from the first one read to the last one committed.
+
+    Raises Broken if results are missing, and Unavailable if the rival cannot run here.
+    """
+    command = COMMANDS[program.rival]()
+    group = Group(place.kafka, run)
+    records = group.begin(records)
+    produces = program.handler == "decoded"
+    if produces:
+        create(place.kafka, f"{run}.results")
+    try:
+        log, environment = place.folder / f"{run}.log", program.environment(place, run)
+        with _running(command, environment, log) as process:
+            seconds = wait_until_done(group, place.folder / f"{run}.begun", records, process)
+    finally:
+        group.close()
+    if produces and (results := visible(place.kafka, f"{run}.results")) < records:
+        raise Broken(f"{program.rival}: {results:,} results of {records:,} records")
+    return records, seconds
+
+
+def version(place: Place, run: str) -> str:
+    """Returns what the program of a run said in its first line: its name and version."""
+    return (place.folder / f"{run}.log").read_text().partition("\n")[0]
+
+
+@contextmanager
+def _running(
+    command: list[str], environment: dict[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("w") as output, log.with_suffix(".errors").open("w") as errors:
+        rival = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
+        )
+        try:
+            yield rival
+        finally:
+            rival.terminate()
+            try:
+                rival.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                rival.kill()  # its users would, too
+                rival.wait()

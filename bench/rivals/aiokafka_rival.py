@@ -1,0 +1,123 @@
+"""aiokafka: a task for each record, as many at once as a semaphore allows.
+
+Positions are committed by hand, a batch when all its tasks (and the deliveries of their results)
+are done, in order: nothing is lost. It has no order of a key, no retries and no dead letters.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiokafka
+import orjson
+import uvloop
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+
+CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "1000"))
+WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
+BATCH = 2000
+BATCHES_AHEAD = 4
+
+Delivery = Awaitable[object] | None
+Handler = Callable[[ConsumerRecord, AIOKafkaProducer], Awaitable[Delivery]]
+Batch = tuple[list[asyncio.Task[Delivery]], dict[TopicPartition, int]]
+
+_begun = False
+
+
+async def no_op(_: ConsumerRecord, __: AIOKafkaProducer) -> None:
+    """Does nothing with the record."""
+    if not _begun:
+        _begin()
+
+
+async def decoded(record: ConsumerRecord, producer: AIOKafkaProducer) -> Delivery:
+    """Sends a result made from the decoded order; returns its delivery."""
+    if not _begun:
+        _begin()
+    order = orjson.loads(record.value)
+    result = orjson.dumps({"order_id": order["order_id"], "total": order["total"]})
+    return await producer.send(os.environ["BENCH_RESULTS"], result, record.key)
+
+
+async def wait(_: ConsumerRecord, __: AIOKafkaProducer) -> None:
+    """Sleeps, in place of a call to a service."""
+    if not _begun:
+        _begin()
+    await asyncio.sleep(WAIT_S)
+
+
+HANDLERS: dict[str, Handler] = {"no_op": no_op, "decoded": decoded, "wait": wait}
+
+
+def _begin() -> None:
+    global _begun
+    _begun = True
+    try:
+        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
+            file.write(str(time.monotonic()))
+    except FileExistsError:
+        pass
+
+
+async def read(
+    consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, batches: asyncio.Queue[Batch]
+) -> None:
+    """Starts a task for each record, and hands each batch of them over to be committed."""
+    handle, free = HANDLERS[os.environ["BENCH_HANDLER"]], asyncio.Semaphore(CONCURRENCY)
+    while True:
+        tasks, ends = [], {}
+        batch = await consumer.getmany(timeout_ms=200, max_records=BATCH)
+        for partition, records in batch.items():
+            for record in records:
+                await free.acquire()
+                task = asyncio.create_task(handle(record, producer))
+                task.add_done_callback(lambda _: free.release())
+                tasks.append(task)
+            ends[partition] = records[-1].offset + 1
+        if tasks:
+            await batches.put((tasks, ends))
+
+
+async def commit(consumer: AIOKafkaConsumer, batches: asyncio.Queue[Batch]) -> None:
+    """Commits each batch after all of it is done. Ends with the error of a task, if one fails."""
+    while True:
+        tasks, ends = await batches.get()
+        deliveries = await asyncio.gather(*tasks)
+        await asyncio.gather(*(delivery for delivery in deliveries if delivery))
+        await consumer.commit(ends)
+
+
+async def main() -> None:
+    print("aiokafka", aiokafka.__version__, flush=True)
+    servers = os.environ["BENCH_SERVERS"]
+    consumer = AIOKafkaConsumer(
+        os.environ["BENCH_TOPIC"],
+        bootstrap_servers=servers,
+        group_id=os.environ["BENCH_GROUP"],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    producer = AIOKafkaProducer(
+        bootstrap_servers=servers,
+        enable_idempotence=True,
+        linger_ms=20,
+        max_batch_size=131_072,
+        compression_type="lz4",
+    )
+    batches: asyncio.Queue[Batch] = asyncio.Queue(BATCHES_AHEAD)
+    async with consumer, producer:
+        running = asyncio.gather(read(consumer, producer, batches), commit(consumer, batches))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        try:
+            await running
+        except asyncio.CancelledError:
+            pass
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,123 @@
+"""Sentry's arroyo: a chain of strategies, whose last one commits in the order of the topic.
+
+BENCH_ARROYO chooses the one that calls the handler: `serial` (RunTask), `threads` (for `wait`) or
+`processes`. It has no order of a key among these, no retries and no transactions.
+"""
+
+import importlib.metadata
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+from arroyo import Message, Partition, Topic
+from arroyo.backends.kafka import KafkaConsumer, KafkaPayload, KafkaProducer
+from arroyo.commit import CommitPolicy
+from arroyo.processing import StreamProcessor
+from arroyo.processing.strategies import (
+    CommitOffsets,
+    ProcessingStrategy,
+    ProcessingStrategyFactory,
+    Produce,
+    RunTask,
+    RunTaskInThreads,
+    RunTaskWithMultiprocessing,
+)
+from arroyo.processing.strategies.run_task_with_multiprocessing import MultiprocessingPool
+from arroyo.types import Commit
+
+KAFKA = {"bootstrap.servers": os.environ["BENCH_SERVERS"]}
+CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "16"))
+WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
+HANDLER = os.environ["BENCH_HANDLER"]
+STRATEGY = os.environ.get("BENCH_ARROYO") or ("threads" if HANDLER == "wait" else "serial")
+
+_begun = False
+
+
+def no_op(_: Message[KafkaPayload]) -> None:
+    """Does nothing with the record."""
+    if not _begun:
+        _begin()
+
+
+def decoded(message: Message[KafkaPayload]) -> KafkaPayload:
+    """Returns a result made from the decoded order."""
+    if not _begun:
+        _begin()
+    order = orjson.loads(message.payload.value)
+    result = orjson.dumps({"order_id": order["order_id"], "total": order["total"]})
+    return KafkaPayload(message.payload.key, result, [])
+
+
+def wait(_: Message[KafkaPayload]) -> None:
+    """Sleeps, in place of a call to a service."""
+    if not _begun:
+        _begin()
+    time.sleep(WAIT_S)
+
+
+HANDLERS = {"no_op": no_op, "decoded": decoded, "wait": wait}
+
+
+def _begin() -> None:
+    global _begun
+    _begun = True
+    try:
+        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
+            file.write(str(time.monotonic()))
+    except FileExistsError:
+        pass
+
+
+class Chain(ProcessingStrategyFactory[KafkaPayload]):
+    """The handler, the delivery of its result, and the commit."""
+
+    def __init__(self) -> None:
+        settings = {"enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
+        self._producer = KafkaProducer(KAFKA | settings, use_simple_futures=True)
+        self._pool = MultiprocessingPool(CONCURRENCY) if STRATEGY == "processes" else None
+
+    def create_with_partitions(
+        self, commit: Commit, _: Mapping[Partition, int]
+    ) -> ProcessingStrategy:
+        handler = HANDLERS[HANDLER]
+        last: ProcessingStrategy = CommitOffsets(commit)
+        if HANDLER == "decoded":
+            last = Produce(self._producer, Topic(os.environ["BENCH_RESULTS"]), last)
+        if STRATEGY == "threads":
+            return RunTaskInThreads(handler, CONCURRENCY, 1000 + 4 * CONCURRENCY, last)
+        if self._pool:
+            return RunTaskWithMultiprocessing(handler, last, 2000, 0.2, self._pool)
+        return RunTask(handler, last, better_backpressure=True)
+
+    def shutdown(self) -> None:
+        self._producer.close()
+        if self._pool:
+            self._pool.close()
+
+
+def main() -> None:
+    print("arroyo", importlib.metadata.version("sentry-arroyo"), flush=True)
+    settings = {
+        "group.id": os.environ["BENCH_GROUP"],
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "fetch.queue.backoff.ms": 10,
+    }
+    processor = StreamProcessor(
+        consumer=KafkaConsumer(KAFKA | settings),
+        topic=Topic(os.environ["BENCH_TOPIC"]),
+        processor_factory=Chain(),
+        commit_policy=CommitPolicy(0.2, None),  # when idle it polls for 1 s before it commits
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: processor.signal_shutdown())
+    processor.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Quix Streams: one StreamingDataFrame, a record at a time in the process's only thread.
+
+It has no concurrency (so no `wait`), no retries and no dead letters.
+"""
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from quixstreams import Application
+from quixstreams.dataframe import StreamingDataFrame
+
+_begun = False
+
+
+def no_op(_: bytes) -> None:
+    """Does nothing with the record."""
+    if not _begun:
+        _begin()
+
+
+def decoded(order: dict) -> dict:
+    """Returns a result made from the decoded order."""
+    if not _begun:
+        _begin()
+    return {"order_id": order["order_id"], "total": order["total"]}
+
+
+def _begin() -> None:
+    global _begun
+    _begun = True
+    try:
+        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
+            file.write(str(time.monotonic()))
+    except FileExistsError:
+        pass
+
+
+def _no_op(app: Application) -> StreamingDataFrame:
+    source = app.topic(os.environ["BENCH_TOPIC"], value_deserializer="bytes")
+    return app.dataframe(source).update(no_op)
+
+
+def _decoded(app: Application) -> StreamingDataFrame:
+    source = app.topic(os.environ["BENCH_TOPIC"], value_deserializer="json")  # it uses orjson
+    results = app.topic(os.environ["BENCH_RESULTS"], value_serializer="json")
+    return app.dataframe(source).apply(decoded).to_topic(results)
+
+
+FRAMES: dict[str, Callable[[Application], StreamingDataFrame]] = {
+    "no_op": _no_op,
+    "decoded": _decoded,
+}
+
+
+def main() -> None:
+    print("quixstreams", importlib.metadata.version("quixstreams"), flush=True)
+    app = Application(
+        broker_address=os.environ["BENCH_SERVERS"],
+        consumer_group=os.environ["BENCH_GROUP"],
+        auto_offset_reset="earliest",
+        processing_guarantee=os.environ.get("BENCH_GUARANTEE", "at-least-once"),
+        commit_interval=0.5,  # not 5 s, for a short tail; each commit first flushes the producer
+        commit_every=0,  # by time alone
+        consumer_poll_timeout=0.1,  # it commits between polls only: not 1 s late when idle
+        state_dir=f"{os.environ['BENCH_BEGUN']}.state",  # it makes one, though nothing needs it
+        consumer_extra_config={"fetch.queue.backoff.ms": 10, "queued.max.messages.kbytes": 16384},
+        producer_extra_config={"linger.ms": 20, "compression.type": "lz4"},
+        loglevel="WARNING",
+    )
+    FRAMES[os.environ["BENCH_HANDLER"]](app)
+    app.run()
+
+
+if __name__ == "__main__":
+    main()
