@@ -7,6 +7,7 @@ from typing import Any
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 
 MANY_THREADS = 256
+PRODUCING = WAIT_THREADS  # of Parallel Consumer: each waits until its result is acknowledged
 TASKS, MANY_TASKS = 1_000, 4_000
 SINGLE, BATCH = {"BENCH_FASTSTREAM": "single"}, {"BENCH_FASTSTREAM": "batch"}
 BY_KEY, UNORDERED = {"BENCH_ORDERING": "KEY"}, {"BENCH_ORDERING": "UNORDERED"}
@@ -16,8 +17,8 @@ BY_KEY, UNORDERED = {"BENCH_ORDERING": "KEY"}, {"BENCH_ORDERING": "UNORDERED"}
 class Contender:
     """One line of the table. `beside` names the contenders that its ratios refer to.
 
-    With `rival` it is a framework, see `bench.frameworks`; else, with a handler, it is kworker;
-    else it is one of `bench.handwritten`, by its own name or by `loop`.
+    With `rival` it is a framework; else, with a handler, kworker; else `bench.handwritten` has it,
+    by its own name or by `loop`.
     """
 
     name: str
@@ -40,6 +41,7 @@ def _rival(rival: str, name: str, what: str, handler: str, part: float, **more: 
 
 
 POOLS = ("pool", "pool-waits")
+FRAMEWORKS = ("quix", "arroyo", "parallel")
 PARALLEL = "parallel-consumer"
 
 NO_OP = (
@@ -70,10 +72,7 @@ NO_OP = (
         variables=UNORDERED,
     ),
     Contender(
-        "kworker",
-        "kworker, no-op, key order, commits",
-        ("poll", *POOLS, "quix", "arroyo", "parallel"),
-        "no_op",
+        "kworker", "kworker, no-op, key order, commits", ("poll", *POOLS, *FRAMEWORKS), "no_op"
     ),
     Contender(
         "kworker-retries",
@@ -117,6 +116,7 @@ RESULTS = (
         "Parallel Consumer, JSON and a result",
         "decoded",
         0.3,
+        concurrency=PRODUCING,
         variables=BY_KEY,
     ),
     Contender(
@@ -139,6 +139,7 @@ RESULTS = (
         "Parallel Consumer, transactional",
         "decoded",
         0.2,
+        concurrency=PRODUCING,
         variables=BY_KEY,
         exactly_once=True,
     ),

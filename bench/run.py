@@ -187,22 +187,22 @@ def main() -> int:
     with servers(".bench", redis=True) as place:
         benchmark = Benchmark(place, size, chosen)
         met = True
-        if chosen:
+        by_interval = not arguments.only or INTERVALS in arguments.only
+        if chosen or by_interval:
             print(f"filling the topic with {size.records:,} records", flush=True)
             fill(place.kafka, TOPIC, size.records)
+        if chosen:
             benchmark.run()
             met = show(benchmark.report())
         landed = None
         if not arguments.only or TABLES in arguments.only:
             rounds = min(size.rounds, TABLES_ROUNDS)
             landed = tables.measure(place, rounds, size.landed, 3 * size.landed)
-        by_interval = []
-        if not arguments.only or INTERVALS in arguments.only:
-            by_interval = intervals.measure(place, size.records // 2, size.paced_s)
+        rows = intervals.measure(place, size.records // 2, size.paced_s) if by_interval else []
     met = tables.show(landed) and met
-    intervals.show(by_interval)
+    intervals.show(rows)
     if arguments.json:
-        report = {**benchmark.report(), INTERVALS: by_interval, TABLES: landed}
+        report = {**benchmark.report(), INTERVALS: rows, TABLES: landed}
         arguments.json.write_text(json.dumps(report, indent=1))
     return 0 if met else 1
 

@@ -7,11 +7,10 @@ are done, in order: nothing is lost. It has no order of a key, no retries and no
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import aiokafka
+import begun
 import orjson
 import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -25,19 +24,17 @@ Delivery = Awaitable[object] | None
 Handler = Callable[[ConsumerRecord, AIOKafkaProducer], Awaitable[Delivery]]
 Batch = tuple[list[asyncio.Task[Delivery]], dict[TopicPartition, int]]
 
-_begun = False
-
 
 async def no_op(_: ConsumerRecord, __: AIOKafkaProducer) -> None:
     """Does nothing with the record."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
 
 
 async def decoded(record: ConsumerRecord, producer: AIOKafkaProducer) -> Delivery:
     """Sends a result made from the decoded order; returns its delivery."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
     order = orjson.loads(record.value)
     result = orjson.dumps({"order_id": order["order_id"], "total": order["total"]})
     return await producer.send(os.environ["BENCH_RESULTS"], result, record.key)
@@ -45,22 +42,12 @@ async def decoded(record: ConsumerRecord, producer: AIOKafkaProducer) -> Deliver
 
 async def wait(_: ConsumerRecord, __: AIOKafkaProducer) -> None:
     """Sleeps, in place of a call to a service."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
     await asyncio.sleep(WAIT_S)
 
 
 HANDLERS: dict[str, Handler] = {"no_op": no_op, "decoded": decoded, "wait": wait}
-
-
-def _begin() -> None:
-    global _begun
-    _begun = True
-    try:
-        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
-            file.write(str(time.monotonic()))
-    except FileExistsError:
-        pass
 
 
 async def read(

@@ -9,8 +9,8 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
+import begun
 import orjson
 from arroyo import Message, Partition, Topic
 from arroyo.backends.kafka import KafkaConsumer, KafkaPayload, KafkaProducer
@@ -34,19 +34,17 @@ WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
 HANDLER = os.environ["BENCH_HANDLER"]
 STRATEGY = os.environ.get("BENCH_ARROYO") or ("threads" if HANDLER == "wait" else "serial")
 
-_begun = False
-
 
 def no_op(_: Message[KafkaPayload]) -> None:
     """Does nothing with the record."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
 
 
 def decoded(message: Message[KafkaPayload]) -> KafkaPayload:
     """Returns a result made from the decoded order."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
     order = orjson.loads(message.payload.value)
     result = orjson.dumps({"order_id": order["order_id"], "total": order["total"]})
     return KafkaPayload(message.payload.key, result, [])
@@ -54,22 +52,12 @@ def decoded(message: Message[KafkaPayload]) -> KafkaPayload:
 
 def wait(_: Message[KafkaPayload]) -> None:
     """Sleeps, in place of a call to a service."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
     time.sleep(WAIT_S)
 
 
 HANDLERS = {"no_op": no_op, "decoded": decoded, "wait": wait}
-
-
-def _begin() -> None:
-    global _begun
-    _begun = True
-    try:
-        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
-            file.write(str(time.monotonic()))
-    except FileExistsError:
-        pass
 
 
 class Chain(ProcessingStrategyFactory[KafkaPayload]):

@@ -8,10 +8,9 @@ done or not, so a crash loses the records in work. It has no dead letters.
 import asyncio
 import importlib.metadata
 import os
-import time
-from pathlib import Path
 from typing import Any
 
+import begun
 import orjson
 import uvloop
 from confluent_kafka import Message
@@ -24,19 +23,17 @@ HANDLER = os.environ["BENCH_HANDLER"]
 WAY = os.environ.get("BENCH_FASTSTREAM") or ("workers" if HANDLER == "wait" else "batch")
 BATCH = 1000
 
-_begun = False
-
 
 async def no_op(_: Message) -> None:
     """Does nothing with the record."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
 
 
 async def decoded(record: Message) -> KafkaPublishMessage:
     """Returns a result made from the decoded order."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
     order = orjson.loads(record.value())
     result = {"order_id": order["order_id"], "total": order["total"]}
     return KafkaPublishMessage(result, key=record.key())
@@ -44,22 +41,12 @@ async def decoded(record: Message) -> KafkaPublishMessage:
 
 async def wait(_: Message) -> None:
     """Sleeps, in place of a call to a service."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
     await asyncio.sleep(WAIT_S)
 
 
 HANDLERS = {"no_op": no_op, "decoded": decoded, "wait": wait}
-
-
-def _begin() -> None:
-    global _begun
-    _begun = True
-    try:
-        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
-            file.write(str(time.monotonic()))
-    except FileExistsError:
-        pass
 
 
 async def raw(message: KafkaMessage) -> Message | tuple[Message, ...]:

@@ -5,37 +5,24 @@ It has no concurrency (so no `wait`), no retries and no dead letters.
 
 import importlib.metadata
 import os
-import time
 from collections.abc import Callable
-from pathlib import Path
 
+import begun
 from quixstreams import Application
 from quixstreams.dataframe import StreamingDataFrame
-
-_begun = False
 
 
 def no_op(_: bytes) -> None:
     """Does nothing with the record."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
 
 
 def decoded(order: dict) -> dict:
     """Returns a result made from the decoded order."""
-    if not _begun:
-        _begin()
+    if not begun.noted:
+        begun.note()
     return {"order_id": order["order_id"], "total": order["total"]}
-
-
-def _begin() -> None:
-    global _begun
-    _begun = True
-    try:
-        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
-            file.write(str(time.monotonic()))
-    except FileExistsError:
-        pass
 
 
 def _no_op(app: Application) -> StreamingDataFrame:
