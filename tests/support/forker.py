@@ -1,4 +1,4 @@
-"""Handlers that fork, on a pool as a worker has one: `python -m tests.support.forker KIND FILE`.
+"""Handlers that fork, on a worker's pool: `python -m tests.support.forker KIND LOOP FILE`.
 
 FILE gets a line for each run that begins, `PID OFFSET`, and `PID held True` if the board shows that
 record when its child has come back. Prints the pids of children that were ended.
@@ -17,6 +17,7 @@ from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.topic_limits import TopicLimits
 from tests.component.test_pools import HANDS, KINDS, SIZE, Work
+from tests.support.event_loops import EVENT_LOOPS
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
 
@@ -41,18 +42,15 @@ class Forking(Work):
             os.waitpid(child, 0)
             self.say(f"held {FORKING in [held.offset for held in slot.held()]}")
 
-    async def many_aside(self, messages: list[Message]) -> list[None]:
-        return self.many(messages)
 
-
-kind, path = sys.argv[1:]
+kind, event_loop, path = sys.argv[1:]
 slot = Scoreboard(1, HANDS).slots[0]
 slot.write_text(Text(known=(("orders", 0),)))
 facts = TopicLimits(["results"])
 facts.update({"results": 1000}, {"results": 1})
 work = Forking(Path(path))
 work.release()
-loop = HandlerLoop()
+loop = HandlerLoop(EVENT_LOOPS[event_loop])
 loop.start()
 pool = KINDS[kind](work, slot, ResultEncoder("results", [], facts), loop)
 guard = ForkGuard(slot)

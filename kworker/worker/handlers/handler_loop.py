@@ -4,30 +4,41 @@ import asyncio
 import sys
 import threading
 import time
-from collections import deque
+from asyncio import base_events, events
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, thread
 from functools import partial
+from multiprocessing.util import register_after_fork
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import structlog
 
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+try:
+    import uvloop
+except ImportError:  # it is an extra
+    NEW_LOOP: NewLoop = asyncio.new_event_loop
+else:
+    NEW_LOOP = uvloop.new_event_loop
+
 _LOG = structlog.get_logger()
 
 _LOG_EVERY_S = 10.0
 _Returned = TypeVar("_Returned")
+# What calls callbacks on the loop, and functions in threads beside it; uvloop has no frames.
+_CALLERS = {__file__, *(module.__file__ for module in (base_events, events, thread, threading))}
 
 
 class HandlerLoop:
-    """A thread with an asyncio event loop that runs the coroutines of handlers.
+    """A thread with an event loop, uvloop's if that is installed, that runs handlers' coroutines.
 
     After `stop` nothing is called any more, but what runs goes on. At the `end`, the thread cancels
     what still runs, and closes the loop. Owned by `Handlers`.
     """
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(self, new_loop: NewLoop = NEW_LOOP) -> None:
+        self._loop = new_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_at = 0.0
         self._stopped = False  # read on the loop
@@ -68,10 +79,20 @@ class HandlerLoop:
         return sys._current_frames().get(self._thread.ident or 0)
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
-        """Makes the loop of a forked child call `end` before any other coroutine runs there."""
-        # Callbacks of the loop's present round would run before a `call_soon`.
-        getattr(self._loop, "_ready", deque[Any]()).clear()
-        self._loop.call_soon(end)
+        """Makes a child that a handler has just forked call `end` once the handler ends or awaits.
+
+        Nothing else may run there, and a loop would call its other callbacks first. Called in the
+        child, by the thread that forked it.
+        """
+        called = _outermost_called(sys._getframe())
+
+        def end_after(frame: FrameType, event: str, _: object) -> None:
+            if frame is called and event == "return":  # a coroutine that awaits returns, too
+                end()
+
+        sys.setprofile(end_after)
+        # A child of multiprocessing never comes back, and would compute slowly while profiled.
+        register_after_fork(self, lambda _: sys.setprofile(None))
 
     def stop(self) -> None:
         """Lets nothing further be called. Called by any thread."""
@@ -133,3 +154,13 @@ class HandlerLoop:
                 f"a handler's task or callback interrupted the handlers' event loop ({cause});"
                 " the loop continues"
             )
+
+
+def _outermost_called(innermost: FrameType) -> FrameType:
+    """Returns the frame of what the loop, or the executor of a thread beside it, has called."""
+    called, frame = innermost, innermost.f_back
+    while frame is not None:
+        if frame.f_code.co_filename not in _CALLERS:
+            called = frame
+        frame = frame.f_back
+    return called

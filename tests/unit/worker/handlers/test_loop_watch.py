@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kworker.worker.handlers import handler_loop
-from kworker.worker.handlers.handler_loop import HandlerLoop
+from kworker.worker.handlers.handler_loop import HandlerLoop, NewLoop
 from kworker.worker.handlers.loop_watch import (
     AGAIN_S,
     BLOCKED_S,
@@ -19,6 +19,7 @@ from kworker.worker.handlers.loop_watch import (
     LoopWatch,
     blocking_place,
 )
+from tests.support.event_loops import EVENT_LOOPS
 from tests.support.waiting import eventually
 
 WAIT_S = 10.0
@@ -28,8 +29,8 @@ TURN_S = 0.1
 class Bench:
     """A loop that runs, and a watch whose clock goes on by `TURN_S` at each turn."""
 
-    def __init__(self) -> None:
-        self.loop = HandlerLoop()
+    def __init__(self, new_loop: NewLoop) -> None:
+        self.loop = HandlerLoop(new_loop)
         self.loop.start()
         self.now = 1000.0
         self.watch = LoopWatch(self.loop, lambda: self.now)
@@ -70,9 +71,9 @@ class Bench:
 WAIT_LINE = Bench.wait.__code__.co_firstlineno + 1
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
+@pytest.fixture(params=EVENT_LOOPS)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(EVENT_LOOPS[request.param])
     yield made
     made.released.set()
     made.loop.end()

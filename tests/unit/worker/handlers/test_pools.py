@@ -24,9 +24,10 @@ from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.handler_loop import HandlerLoop
+from kworker.worker.handlers.handler_loop import NEW_LOOP, HandlerLoop, NewLoop
 from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.thread_pool import ThreadPool
+from tests.support.event_loops import EVENT_LOOPS
 from tests.support.records import a_partition, a_record
 from tests.support.waiting import eventually
 
@@ -75,8 +76,34 @@ def threads() -> Iterator[Pools]:
         pool.stop()
 
 
+@pytest.fixture(params=EVENT_LOOPS)
+def loops(request: pytest.FixtureRequest) -> Iterator[Pools]:
+    """Makes pools on loops, which end with the test."""
+    yield from _loops(EVENT_LOOPS[request.param])
+
+
+def _loops(new_loop: NewLoop) -> Iterator[Pools]:
+    made: list[HandlerLoop] = []
+
+    def make(work: Any, count: int = 10) -> AsyncPool:
+        slot = Scoreboard(1, count).slots[0]
+        made.append(HandlerLoop(new_loop))
+        made[-1].start()
+        return AsyncPool(work, [slot.hand(i) for i in range(count)], made[-1])
+
+    yield make
+    for loop in made:
+        loop.end()
+        loop.join(WAIT_S)
+
+
+@pytest.fixture
+def one_loop() -> Iterator[Pools]:
+    yield from _loops(NEW_LOOP)
+
+
 @pytest.fixture(params=["threads", "loop"])
-def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools:
+def pools(request: pytest.FixtureRequest, threads: Pools, one_loop: Pools) -> Pools:
     """Makes pools of either kind, started, with a work that is no coroutine function."""
     if request.param == "threads":
         return threads
@@ -86,27 +113,10 @@ def pools(request: pytest.FixtureRequest, threads: Pools, loops: Pools) -> Pools
             outcome: Outcome = work(record, began)
             return outcome
 
-        pool: AsyncPool = loops(coroutine)
+        pool: AsyncPool = one_loop(coroutine)
         return pool
 
     return make
-
-
-@pytest.fixture
-def loops() -> Iterator[Pools]:
-    """Makes pools on loops, which end with the test."""
-    made: list[HandlerLoop] = []
-
-    def make(work: Any, count: int = 10) -> AsyncPool:
-        slot = Scoreboard(1, count).slots[0]
-        made.append(HandlerLoop())
-        made[-1].start()
-        return AsyncPool(work, [slot.hand(i) for i in range(count)], made[-1])
-
-    yield make
-    for loop in made:
-        loop.end()
-        loop.join(WAIT_S)
 
 
 def a_run(*offsets: int) -> deque[Record]:
@@ -632,8 +642,9 @@ def test_the_end_of_a_loop_cancels_what_still_runs(loops: Pools) -> None:
     assert pool._loop._loop.is_closed()
 
 
-def test_a_loop_that_was_never_started_is_closed_too() -> None:
-    loop = HandlerLoop()
+@pytest.mark.parametrize("new_loop", EVENT_LOOPS.values(), ids=EVENT_LOOPS)
+def test_a_loop_that_was_never_started_is_closed_too(new_loop: NewLoop) -> None:
+    loop = HandlerLoop(new_loop)
     loop.end()
     assert loop._loop.is_closed()
 
