@@ -5,15 +5,16 @@ another CPU, all that a record is made of moves with it, and a CPU that sleeps h
 the threads of Python keep to one CPU while handlers are cheap and compute, because they could not
 use two anyway, and while they mostly wait, because one has room for all of them. Handlers that
 compute without the lock, in a library, may have every CPU. So may the Kafka library's own threads,
-which never take that lock.
+which never take that lock. A process whose CPU is used by another one, too, goes to an idle CPU.
 """
 
 import ctypes
 import functools
 import os
+import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from typing import NamedTuple
 
 _libc = ctypes.CDLL(None)
 _TASKS = "/proc/self/task"
+_CPUS = Path("/proc/stat")
+_TICKS = os.sysconf("SC_CLK_TCK")  # a second
+_IDLE = 3  # of a CPU's counters in `_CPUS`
 _SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, how often
 _STARTS = frozenset(
     {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.spawn", "os.system"}
@@ -35,17 +39,27 @@ class Usage(NamedTuple):
     delayed_s: float
 
 
+class Load(NamedTuple):
+    """The seconds of CPU used by the pinned threads so far, and those that each CPU was idle."""
+
+    own_s: float
+    idle_s: Mapping[int, float]
+
+
 @dataclass(frozen=True, slots=True)
 class CpuAffinityPolicy:
-    """The thresholds for choosing between one CPU and all, and the seconds between choices."""
+    """The thresholds for choosing between one CPU and all, and the seconds between looks."""
 
-    keep_s: float = 5.0
-    choose_s: float = 0.05
     look_s: float = 0.2
     little: float = 0.5  # of one CPU, used by the whole process: one is enough
     much: float = 0.7  # one is not
     crowded: float = 0.25  # of the time, waiting for a CPU that others use, too
-    shy_s: float = 1.0  # after that
+    shy_s: float = 1.0  # on all of them, after that
+    compare_s: float = 0.5  # between comparisons of this CPU with the others
+    alone: float = 0.8  # of a CPU, used by these threads: nobody else needs it
+    full: float = 0.1  # of the time, for which this CPU may be idle and still be full
+    idle: float = 0.3  # of the time, for which another CPU must be idle to be better
+    leave: float = 0.5  # chance to go there, since the other process may go there, too
 
 
 class CpuAffinity:
@@ -59,16 +73,25 @@ class CpuAffinity:
         policy: CpuAffinityPolicy,
         *,
         usage: Callable[[], Usage] | None = None,
+        load: Callable[[], Load] | None = None,
         place: Callable[[set[int]], None] | None = None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
-        """`usage` measures the use of CPUs. `place` pins the threads to a set of CPUs."""
+        """`usage` and `load` measure the use of CPUs. `place` pins the threads to a set of CPUs.
+
+        `chance` returns a number from 0 to 1.
+        """
+        threads = _OwnThreads()
         self._policy = policy
         self._usage = usage or _usage
-        self._place = place or _OwnThreads().place
+        self._load = load or threads.load
+        self._place = place or threads.place
+        self._chance = chance
         _let_children_go()
         self._every = os.sched_getaffinity(0)
-        self._together = False
-        self._until = 0.0
+        self._cpu: int | None = None  # that has all threads
+        self._compared: tuple[float, Load] | None = None
+        self._until = 0.0  # then one CPU may be tried again
         self._enough = self._crowded = False  # one CPU, as it was lately
         self._looked: tuple[float, Usage] | None = None
 
@@ -81,17 +104,14 @@ class CpuAffinity:
         self._look(now)
         if not (locked or self._enough):
             self._spread()
-        elif self._together and self._crowded and not locked:
+        elif self._cpu is None:
+            if now >= self._until and len(self._every) > 1:
+                self._gather(_libc.sched_getcpu())  # where the scheduler has put this thread
+        elif self._crowded and not locked:
             self._spread()
             self._until = now + self._policy.shy_s
-        elif now >= self._until and len(self._every) > 1:
-            # One that others need more than before is left: the scheduler chooses, then we stay.
-            if self._together:
-                self._spread()
-                self._until = now + self._policy.choose_s
-            else:
-                self._gather()
-                self._until = now + self._policy.keep_s
+        elif (better := self._better(self._cpu, now)) is not None:
+            self._gather(better)
 
     def end(self) -> None:
         """Lets the pinned threads run on every CPU again, at the end of the pool."""
@@ -107,13 +127,33 @@ class CpuAffinity:
             self._crowded = usage.delayed_s - before.delayed_s > self._policy.crowded * (now - at)
             self._looked = (now, usage)
 
-    def _gather(self) -> None:
-        self._together = True
-        self._place({_libc.sched_getcpu()})
+    def _better(self, cpu: int, now: float) -> int | None:
+        """Returns an idle CPU, now and then, while another process uses `cpu`; else None."""
+        policy = self._policy
+        if self._compared is None:
+            self._compared = (now, self._load())
+        at, before = self._compared
+        if (lasted_s := now - at) < policy.compare_s:
+            return None
+        load = self._load()
+        self._compared = (now, load)
+        cpus = self._every & load.idle_s.keys() & before.idle_s.keys()
+        idle = {each: (load.idle_s[each] - before.idle_s[each]) / lasted_s for each in cpus}
+        alone = (load.own_s - before.own_s) / lasted_s >= policy.alone
+        if alone or idle.get(cpu, 1.0) > policy.full:
+            return None
+        idlest = max(idle, key=lambda each: idle[each])
+        return idlest if idle[idlest] >= policy.idle and self._chance() < policy.leave else None
+
+    def _gather(self, cpu: int) -> None:
+        self._cpu = cpu
+        self._compared = None
+        self._place({cpu})
 
     def _spread(self) -> None:
-        if self._together:
-            self._together = False
+        if self._cpu is not None:
+            self._cpu = None
+            self._compared = None
             self._place(self._every)
 
 
@@ -142,7 +182,7 @@ def _usage() -> Usage:
 
 
 class _OwnThreads:
-    """Pins all threads of this process to CPUs, except those of the Kafka library.
+    """Pins all threads of this process to CPUs, except those of the Kafka library; measures them.
 
     Called by the poll thread while handlers wait for the interpreter's lock. A thread of the Kafka
     library is known by its name. The name of a known thread is not read again, as that is slow.
@@ -153,15 +193,41 @@ class _OwnThreads:
         self._young: set[str] = set()  # these may not have been given their names yet
 
     def place(self, cpus: set[int]) -> None:
-        present = os.listdir(_TASKS)
-        known = {task: self._own[task] for task in present if task in self._own}
-        read = {task: _is_own(task) for task in present if task not in known}
-        for task, own in (known | read).items():
+        for task, own in self._tasks().items():
             if own:
                 with suppress(OSError):  # it has ended, or that CPU was taken from us: anywhere
                     os.sched_setaffinity(int(task), cpus)
+
+    def load(self) -> Load:
+        """Returns the CPU time of the threads that are pinned, and the idle time of each CPU."""
+        others_s = sum(_ran_s(task) for task, own in self._tasks().items() if not own)
+        return Load(time.process_time() - others_s, _idle_s())
+
+    def _tasks(self) -> dict[str, bool]:
+        """Returns this process's threads; True for those that are not the Kafka library's."""
+        present = os.listdir(_TASKS)
+        known = {task: self._own[task] for task in present if task in self._own}
+        read = {task: _is_own(task) for task in present if task not in known}
         self._own = known | {task: own for task, own in read.items() if task in self._young}
         self._young = read.keys() - self._own
+        return known | read
+
+
+def _ran_s(task: str) -> float:
+    try:
+        return int(Path(_TASKS, task, "schedstat").read_text().split()[0]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def _idle_s() -> dict[int, float]:
+    idle_s = {}
+    with suppress(OSError):
+        for line in _CPUS.read_text().splitlines():
+            name, *ticks = line.split()
+            if name.startswith("cpu") and name != "cpu":
+                idle_s[int(name.removeprefix("cpu"))] = int(ticks[_IDLE]) / _TICKS
+    return idle_s
 
 
 def _is_own(task: str) -> bool:
