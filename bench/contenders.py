@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
+from bench.topic import DISTINCT, HOT, HOT_EVERY, TOPIC
 
 MANY_THREADS = 256
 PRODUCING = WAIT_THREADS  # of Parallel Consumer: each waits until its result is acknowledged
@@ -33,6 +34,9 @@ class Contender:
     claims: bool = False  # idempotent, with Redis
     exactly_once: bool = False
     retries: int = 0  # records that wait in a delay topic meanwhile
+    processes: int = 1
+    topic: str = TOPIC
+    rest: float = 0.0  # share of the records that are timed, if the handler tells them apart
     part: float = 1.0  # share of the records: slow contenders read fewer
 
 
@@ -273,7 +277,53 @@ CLAIMS = (
     ),
 )
 
-CONTENDERS = (*NO_OP, *RESULTS, *WAITING, *TASKS_WAITING, *CLAIMS)
+
+def _disturbed(name: str, what: str, *beside: str, **more: Any) -> Contender:
+    # So many tasks that those of slow records leave enough for the others.
+    return Contender(name, what, beside, concurrency=MANY_TASKS, part=DISTURBED, **more)
+
+
+DISTURBED = 0.1  # share of the records in each topic of keys of their own
+OTHERS = 1 - 1 / HOT_EVERY
+
+DISTURBANCES = (
+    _disturbed(
+        "kworker-even",
+        "kworker, 4,000 tasks, each key once",
+        handler="wait_hot",
+        topic=DISTINCT,
+        rest=1.0,  # timed as the others are, to the end of the last handler
+    ),
+    _disturbed(
+        "kworker-slow",
+        "1 % take 500 ms: the others",
+        "kworker-even",
+        handler="wait_slow",
+        topic=DISTINCT,
+        rest=OTHERS,
+    ),
+    _disturbed(
+        "kworker-hot",
+        "1 % have one key: the other keys",
+        "kworker-even",
+        handler="wait_hot",
+        topic=HOT,
+        rest=OTHERS,
+    ),
+    Contender(
+        "kworker-compute", "kworker, 200 µs of CPU, one process", handler="compute", part=0.03
+    ),
+    Contender(
+        "kworker-compute-2",
+        "the same, two processes",
+        ("kworker-compute",),
+        handler="compute",
+        processes=2,
+        part=0.03,
+    ),
+)
+
+CONTENDERS = (*NO_OP, *RESULTS, *WAITING, *TASKS_WAITING, *DISTURBANCES, *CLAIMS)
 
 # Of the first to each of the others.
 TARGETS = (
@@ -295,5 +345,8 @@ TARGETS = (
     ("kworker-tasks-1000", "tasks-1000", 0.9),
     ("kworker-tasks-1000", "parallel-wait-1000", 2.3),
     ("kworker-tasks-4000", "tasks-4000", 0.8),
+    ("kworker-slow", "kworker-even", 0.952),  # 1.05 times the time
+    ("kworker-hot", "kworker-even", 0.909),  # 1.1 times
+    ("kworker-compute-2", "kworker-compute", 1.7),
     ("kworker-claims", "set-nx", 5.0),
 )

@@ -8,8 +8,13 @@ from pathlib import Path
 from kworker import Message
 
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
+SLOW, SLOW_S = b"00", 0.5  # the end of the keys of the slow records: one of a hundred
+COMPUTE_S = 200e-6
+HOT_KEY = b"customer-hot"
+REST = int(os.environ.get("BENCH_REST", "0"))
 
 _begun = False
+_others = 0  # the records that ended, without the slow ones or those of the hot key
 
 
 def no_op(_: Message) -> None:
@@ -47,6 +52,35 @@ async def wait_async(_: Message) -> None:
     await asyncio.sleep(WAIT_S)
 
 
+async def wait_slow(message: Message) -> None:
+    """Takes 10 ms, but 500 ms for one of a hundred; the time of the others is told apart."""
+    if not _begun:
+        _begin()
+    if (message.key or b"").endswith(SLOW):
+        await asyncio.sleep(SLOW_S)
+    else:
+        await asyncio.sleep(WAIT_S)
+        _end_other()
+
+
+async def wait_hot(message: Message) -> None:
+    """Takes 10 ms; the time of all keys but the hot one is told apart."""
+    if not _begun:
+        _begin()
+    await asyncio.sleep(WAIT_S)
+    if message.key != HOT_KEY:
+        _end_other()
+
+
+def compute(_: Message) -> None:
+    """Computes for 200 microseconds of this thread's CPU time."""
+    if not _begun:
+        _begin()
+    until = time.thread_time() + COMPUTE_S
+    while time.thread_time() < until:
+        pass
+
+
 def called(message: Message) -> dict:
     """Sleeps, then returns a small result."""
     wait(message)
@@ -56,8 +90,19 @@ def called(message: Message) -> dict:
 def _begin() -> None:
     global _begun
     _begun = True
+    _write_time("BENCH_BEGUN")
+
+
+def _end_other() -> None:
+    global _others
+    _others += 1
+    if _others == REST:
+        _write_time("BENCH_REST_ENDED")
+
+
+def _write_time(variable: str) -> None:
     try:
-        with Path(os.environ["BENCH_BEGUN"]).open("x") as file:
+        with Path(os.environ[variable]).open("x") as file:
             file.write(str(time.monotonic()))
     except FileExistsError:
-        pass  # another thread was first
+        pass  # another thread or process was first

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.place import KWORKER, Place
-from bench.topic import TOPIC, Group, visible, wait_for_retries
+from bench.topic import ALL, TOPIC, Group, visible, wait_for_retries
 from bench.watched import Broken, wait_until_done
 
 HERE = Path(__file__).resolve().parent
@@ -23,6 +23,7 @@ class Service:
 
     `concurrency` handlers run at once, in threads or as tasks. With `claims`, each order is claimed
     and marked as done in Redis. `retries` records wait meanwhile in the delay topic of ten minutes.
+    With `rest`, the time ends with so many of the records that the handler counts as the others.
     """
 
     handler: str
@@ -32,6 +33,8 @@ class Service:
     exactly_once: bool = False
     retries: int = 0
     commit_interval: str = "200ms"
+    processes: int = 1
+    rest: int = 0
 
     def environment(self, place: Place, run: str) -> dict[str, str]:
         """The environment of every command of this run."""
@@ -48,7 +51,10 @@ class Service:
             # Enough for each to have its next record at once.
             "KWORKER_WORKERS__IN_FLIGHT": str(max(IN_FLIGHT, 2 * self.concurrency)),
             "KWORKER_DELIVERY__COMMIT_INTERVAL": self.commit_interval,
+            "KWORKER_WORKERS__PROCESSES": str(self.processes),
             "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
+            "BENCH_REST": str(self.rest),
+            "BENCH_REST_ENDED": str(place.folder / f"{run}.rest-ended"),
         }
         if self.retries:
             environment["KWORKER_RETRY__DELAYS"] = '["10m"]'
@@ -61,9 +67,13 @@ class Service:
 
 
 def measure(place: Place, run: str, service: Service, records: int) -> tuple[int, float]:
-    """Returns the records, and the seconds from the first one read to the last one committed."""
-    group = Group(place.kafka, run)
-    records = group.begin(records)
+    """Returns the records, and the seconds from the first one read to the last one committed.
+
+    A topic of its own is read from its begin. With `service.rest`, returns this number, and the
+    seconds until so many others had ended.
+    """
+    group = Group(place.kafka, run, service.topic)
+    records = group.begin(records if service.topic == TOPIC else ALL)
     environment = service.environment(place, run)
     try:
         command(environment, "topics", "create")
@@ -73,6 +83,9 @@ def measure(place: Place, run: str, service: Service, records: int) -> tuple[int
             _check(environment, place.kafka, run, service.handler, records)
     finally:
         group.close()
+    if service.rest:
+        begun, ended = ((place.folder / f"{run}.{what}") for what in ("begun", "rest-ended"))
+        return service.rest, float(ended.read_text()) - float(begun.read_text())
     return records, seconds
 
 

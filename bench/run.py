@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import frameworks, intervals, ours, tables
-from bench.contenders import CONTENDERS, TARGETS, Contender
+from bench.contenders import CONTENDERS, DISTURBED, TARGETS, Contender
 from bench.environments import Unavailable
 from bench.place import ROOT, Place, Stolen, servers
 from bench.table import show
-from bench.topic import TOPIC, Group, fill
+from bench.topic import DISTINCT, HOT, TOPIC, Group, distinct_key, fill, hot_key
 from bench.watched import Broken
 
 
@@ -92,7 +92,7 @@ class Benchmark:
 
     def _measure(self, contender: Contender, run: str) -> float:
         wanted = self._size.waiting if contender.waits else self._size.records
-        wanted = int(wanted * contender.part)
+        wanted = round(wanted * contender.part)
         if contender.rival:
             records, seconds = self._framework(contender, run, wanted)
         elif contender.handler:
@@ -102,6 +102,9 @@ class Benchmark:
                 claims=contender.claims,
                 exactly_once=contender.exactly_once,
                 retries=contender.retries,
+                processes=contender.processes,
+                topic=contender.topic,
+                rest=round(wanted * contender.rest),
             )
             records, seconds = ours.measure(self._place, run, service, wanted)
         else:
@@ -191,6 +194,9 @@ def main() -> int:
         if chosen or by_interval:
             print(f"filling the topic with {size.records:,} records", flush=True)
             fill(place.kafka, TOPIC, size.records)
+        for topic, key in ((DISTINCT, distinct_key), (HOT, hot_key)):
+            if any(contender.topic == topic for contender in chosen):
+                fill(place.kafka, topic, round(size.records * DISTURBED), key=key)
         if chosen:
             benchmark.run()
             met = show(benchmark.report())

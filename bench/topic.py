@@ -2,23 +2,46 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TOPIC = "bench"
+DISTINCT = "distinct-keys"
+HOT = "hot-key"
 PARTITIONS = 8
 KEYS = 10_000
 RECORD_BYTES = 200
 TIMEOUT_S = 30.0
+ALL = 1 << 62  # records
+HOT_EVERY = 100  # in the topic HOT, one of so many records has the hot key
+
+Key = Callable[[int], str]
+"""Returns the key of the order with this number."""
 
 
-def values(count: int, size: int) -> Iterator[tuple[str, str]]:
-    """Yields `count` orders as JSON of about `size` bytes, with the customer as the key."""
+def _random_keys() -> Key:
     chance = random.Random(11)
+    return lambda _: f"customer-{int(chance.random() * KEYS):05}"
+
+
+def distinct_key(order_id: int) -> str:
+    return f"customer-{order_id:07}"
+
+
+def hot_key(order_id: int) -> str:
+    return "customer-hot" if order_id % HOT_EVERY == 0 else distinct_key(order_id)
+
+
+def values(count: int, size: int, key: Key | None = None) -> Iterator[tuple[str, str]]:
+    """Yields `count` orders as JSON of about `size` bytes, with the customer as the key.
+
+    Without `key`, customers come in a random order.
+    """
+    key = key or _random_keys()
     for order_id in range(count):
-        customer = f"customer-{int(chance.random() * KEYS):05}"
+        customer = key(order_id)
         order = f'{{"order_id": {order_id}, "customer": "{customer}", "total": {order_id % 997}.5'
         yield customer, f'{order}, "note": "{"n" * (size - len(order) - 13)}"}}'
 
@@ -29,11 +52,17 @@ def create(servers: str, topic: str) -> None:
 
 
 def fill(
-    servers: str, topic: str, count: int, size: int = RECORD_BYTES, *, sources: bool = False
+    servers: str,
+    topic: str,
+    count: int,
+    size: int = RECORD_BYTES,
+    *,
+    key: Key | None = None,
+    sources: bool = False,
 ) -> None:
     """Creates the topic and writes `count` records of `size` bytes. Raises if one is refused.
 
-    With `sources` they are results, and say what they came of.
+    For `key` see `values`. With `sources` they are results, and say what they came of.
     """
     create(servers, topic)
     refused: list[object] = []
@@ -53,9 +82,9 @@ def fill(
             "log_level": 3,  # hides warnings about a broker that has just started
         }
     )
-    for number, (key, value) in enumerate(values(count, size)):
+    for number, (customer, value) in enumerate(values(count, size, key)):
         source = f"orders/{number % PARTITIONS}/{number}/1700000000000".encode()
-        _send(producer, topic, key, value, [("kworker-source", source)] if sources else [])
+        _send(producer, topic, customer, value, [("kworker-source", source)] if sources else [])
     if producer.flush(TIMEOUT_S) or refused:
         raise RuntimeError(f"the topic could not be filled: {refused[:1] or 'no answer'}")
 
