@@ -21,6 +21,7 @@ from bench import frameworks, intervals, ours, tables
 from bench.contenders import CONTENDERS, DISTURBED, TARGETS, Contender
 from bench.environments import Unavailable
 from bench.place import ROOT, Place, Stolen, servers
+from bench.progress import Progress
 from bench.table import show
 from bench.topic import DISTINCT, HOT, TOPIC, Group, distinct_key, fill, hot_key
 from bench.watched import Broken
@@ -47,22 +48,28 @@ QUICK = Size(rounds=1, records=200_000, waiting=12_800, paced_s=3.0, landed=300_
 
 
 class Benchmark:
-    """The rates measured so far: one for each contender and round."""
+    """Measures contenders, each once in a round."""
 
-    def __init__(self, place: Place, size: Size, contenders: tuple[Contender, ...]) -> None:
+    def __init__(
+        self, place: Place, size: Size, contenders: tuple[Contender, ...], progress: Progress
+    ) -> None:
         self._place = place
         self._size = size
         self._contenders = contenders
-        self.rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-        self.versions: dict[str, str] = {}  # by rival
-        self.absent: dict[str, str] = {}  # rivals or contenders left out, and why
+        self._progress = progress
+        self.rates = progress.rates
+        for contender in contenders:
+            self.rates.setdefault(contender.name, [])
 
     def run(self) -> None:
         for number in range(1, self._size.rounds + 1):
             print(f"round {number} of {self._size.rounds}", flush=True)
             for contender in self._present():
+                if len(self.rates[contender.name]) >= number:
+                    continue  # before an interruption
                 try:
                     self.rates[contender.name].append(self._rate(contender, number))
+                    self._progress.save()
                 except Unavailable as why:
                     self._leave_out(contender.rival, why)
                 except Broken as why:
@@ -71,11 +78,13 @@ class Benchmark:
                     self._leave_out(contender.name, why)
 
     def _leave_out(self, name: str, why: Exception) -> None:
-        self.absent[name] = str(why)
+        self._progress.absent[name] = str(why)
+        self._progress.save()
         print(f"  {name:<44} left out: {why}", flush=True)
 
     def _present(self) -> list[Contender]:
-        return [each for each in self._contenders if not {each.rival, each.name} & {*self.absent}]
+        absent = self._progress.absent.keys()
+        return [each for each in self._contenders if not {each.rival, each.name} & absent]
 
     def _rate(self, contender: Contender, number: int) -> float:
         """The rate of the try with the smallest stolen share."""
@@ -120,7 +129,7 @@ class Benchmark:
             variables=contender.variables,
         )
         measured = frameworks.measure(self._place, run, program, wanted)
-        self.versions[contender.rival] = frameworks.version(self._place, run)
+        self._progress.versions[contender.rival] = frameworks.version(self._place, run)
         return measured
 
     def _handwritten(self, contender: Contender, run: str, wanted: int) -> tuple[int, float]:
@@ -144,8 +153,8 @@ class Benchmark:
         """The whole report, as JSON."""
         return {
             "size": vars(self._size),
-            "versions": self.versions,
-            "absent": self.absent,
+            "versions": self._progress.versions,
+            "absent": self._progress.absent,
             "contenders": [
                 {
                     "name": contender.name,
@@ -179,6 +188,12 @@ def _arguments() -> argparse.Namespace:
         help=f"only these contenders, {INTERVALS} or {TABLES}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="keep each measurement there, and go on with those of an interrupted run",
+    )
     return parser.parse_args()
 
 
@@ -187,8 +202,9 @@ def main() -> int:
     size = QUICK if arguments.quick else FULL
     size = replace(size, rounds=arguments.rounds or size.rounds)
     chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
+    progress = Progress(arguments.resume, vars(size))
     with servers(".bench", redis=True) as place:
-        benchmark = Benchmark(place, size, chosen)
+        benchmark = Benchmark(place, size, chosen, progress)
         met = True
         by_interval = not arguments.only or INTERVALS in arguments.only
         if chosen or by_interval:
@@ -203,8 +219,14 @@ def main() -> int:
         landed = None
         if not arguments.only or TABLES in arguments.only:
             rounds = min(size.rounds, TABLES_ROUNDS)
-            landed = tables.measure(place, rounds, size.landed, 3 * size.landed)
-        rows = intervals.measure(place, size.records // 2, size.paced_s) if by_interval else []
+            landed = progress.part(
+                TABLES, lambda: tables.measure(place, rounds, size.landed, 3 * size.landed)
+            )
+        rows = []
+        if by_interval:
+            rows = progress.part(
+                INTERVALS, lambda: intervals.measure(place, size.records // 2, size.paced_s)
+            )
     met = tables.show(landed) and met
     intervals.show(rows)
     if arguments.json:

@@ -9,6 +9,7 @@ import pytest
 
 from bench import backpressure, console, plots, stage_profile
 from bench.backpressure import Act, Sample
+from bench.progress import Progress
 from bench.stages import STAGES
 
 
@@ -33,6 +34,25 @@ def test_each_stage_of_a_profile_is_a_method_of_the_worker() -> None:
     """Else `make profile` would fail in the worker, at its start."""
     missing = [stage for stage in STAGES if stage.method not in vars(stage.owner)]
     assert missing == []
+
+
+def test_an_interrupted_benchmark_goes_on(tmp_path: Path) -> None:
+    file, size = tmp_path / "figures", {"rounds": 5}
+    progress = Progress(file, size)
+    progress.rates["kworker"] = [1.5]
+    progress.absent["quix"] = "no network"
+    assert progress.part("tables", lambda: {"cold": 2}) == {"cold": 2}
+    again = Progress(file, size)
+    assert (again.rates, again.absent) == ({"kworker": [1.5]}, {"quix": "no network"})
+    assert again.part("tables", lambda: pytest.fail("it was measured")) == {"cold": 2}
+
+
+def test_a_benchmark_does_not_go_on_with_other_figures(tmp_path: Path) -> None:
+    """A median of two sizes or commits would be that of neither."""
+    file = tmp_path / "figures"
+    Progress(file, {"rounds": 5}).save()
+    with pytest.raises(SystemExit, match=r"has figures of size \{'rounds': 5\}, and this is"):
+        Progress(file, {"rounds": 1})
 
 
 def acts(*, killed: int = -signal.SIGKILL, done: int = 10) -> dict[str, Act]:

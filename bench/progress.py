@@ -1,0 +1,60 @@
+"""What a run has measured so far, in a file, so that an interrupted run can go on."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bench.place import ROOT
+
+_Part = TypeVar("_Part")
+
+
+class Progress:
+    """Figures by name, written to a file as they come; without a file, kept for this run only."""
+
+    def __init__(self, file: Path | None, size: dict[str, Any]) -> None:
+        """Continues with what `file` has. Ends the program if that was another commit or size."""
+        self._file = file
+        self._of = {"commit": _commit(), "size": size}
+        self.rates: dict[str, list[float]] = {}  # of each contender, one for each round
+        self.versions: dict[str, str] = {}  # by rival
+        self.absent: dict[str, str] = {}  # rivals or contenders left out, and why
+        self._parts: dict[str, Any] = {}
+        if file and file.exists():
+            self._load(json.loads(file.read_text()), file)
+
+    def part(self, name: str, measure: Callable[[], _Part]) -> _Part:
+        """Returns the figures of a part of the benchmark, measured once."""
+        if name not in self._parts:
+            self._parts[name] = measure()
+            self.save()
+        part: _Part = self._parts[name]
+        return part
+
+    def save(self) -> None:
+        """Writes everything to the file."""
+        if self._file:
+            figures = {"rates": self.rates, "versions": self.versions, "absent": self.absent}
+            text = json.dumps({**self._of, **figures, "parts": self._parts}, indent=1)
+            beside = self._file.with_name(f"{self._file.name}.new")
+            beside.write_text(text)
+            beside.replace(self._file)
+
+    def _load(self, found: dict[str, Any], file: Path) -> None:
+        for what, now in self._of.items():
+            if found.get(what) != now:
+                raise SystemExit(
+                    f"{file} has figures of {what} {found.get(what)}, and this is {now}:"
+                    " go on there, or give another file"
+                )
+        self.rates, self.versions = found["rates"], found["versions"]
+        self.absent, self._parts = found["absent"], found["parts"]
+        print(f"going on with {sum(map(len, self.rates.values()))} measurements of {file}")
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    described = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    return described.stdout.strip()
