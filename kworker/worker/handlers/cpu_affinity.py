@@ -39,7 +39,7 @@ class Usage(NamedTuple):
     delayed_s: float
 
 
-class Load(NamedTuple):
+class CpuLoad(NamedTuple):
     """The seconds of CPU used by the pinned threads so far, and those that each CPU was idle."""
 
     own_s: float
@@ -73,7 +73,7 @@ class CpuAffinity:
         policy: CpuAffinityPolicy,
         *,
         usage: Callable[[], Usage] | None = None,
-        load: Callable[[], Load] | None = None,
+        load: Callable[[], CpuLoad] | None = None,
         place: Callable[[set[int]], None] | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -90,7 +90,7 @@ class CpuAffinity:
         _let_children_go()
         self._every = os.sched_getaffinity(0)
         self._cpu: int | None = None  # that has all threads
-        self._compared: tuple[float, Load] | None = None
+        self._compared: tuple[float, CpuLoad] | None = None
         self._until = 0.0  # then one CPU may be tried again
         self._enough = self._crowded = False  # one CPU, as it was lately
         self._looked: tuple[float, Usage] | None = None
@@ -198,10 +198,10 @@ class _OwnThreads:
                 with suppress(OSError):  # it has ended, or that CPU was taken from us: anywhere
                     os.sched_setaffinity(int(task), cpus)
 
-    def load(self) -> Load:
+    def load(self) -> CpuLoad:
         """Returns the CPU time of the threads that are pinned, and the idle time of each CPU."""
         others_s = sum(_ran_s(task) for task, own in self._tasks().items() if not own)
-        return Load(time.process_time() - others_s, _idle_s())
+        return CpuLoad(time.process_time() - others_s, _idle_s())
 
     def _tasks(self) -> dict[str, bool]:
         """Returns this process's threads; True for those that are not the Kafka library's."""

@@ -13,7 +13,7 @@ import pytest
 from kworker.worker.handlers.cpu_affinity import (
     CpuAffinity,
     CpuAffinityPolicy,
-    Load,
+    CpuLoad,
     Usage,
     _OwnThreads,
 )
@@ -36,7 +36,7 @@ class Threads:
         self.placement = CpuAffinity(
             POLICY,
             usage=lambda: Usage(self.used_s, self.delayed_s),
-            load=lambda: Load(self.used_s, dict(self.idle_s)),
+            load=lambda: CpuLoad(self.used_s, dict(self.idle_s)),
             place=self._move,
             chance=lambda: self.chance,
         )
