@@ -278,13 +278,14 @@ CLAIMS = (
 )
 
 
+DISTURBED = 0.1  # share of the records in each topic of keys of their own
+OTHERS = 1 - 1 / HOT_EVERY
+
+
 def _disturbed(name: str, what: str, *beside: str, **more: Any) -> Contender:
     # So many tasks that those of slow records leave enough for the others.
     return Contender(name, what, beside, concurrency=MANY_TASKS, part=DISTURBED, **more)
 
-
-DISTURBED = 0.1  # share of the records in each topic of keys of their own
-OTHERS = 1 - 1 / HOT_EVERY
 
 DISTURBANCES = (
     _disturbed(

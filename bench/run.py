@@ -151,6 +151,8 @@ class Benchmark:
 
     def report(self) -> dict:
         """The whole report, as JSON."""
+        # What was left out in a later round has figures of the earlier ones.
+        measured = {contender.name for contender in self._present() if self.rates[contender.name]}
         return {
             "size": vars(self._size),
             "versions": self._progress.versions,
@@ -164,7 +166,7 @@ class Benchmark:
                     "ratios": {
                         other: round(self.ratio(contender.name, other), 3)
                         for other in contender.beside
-                        if self.rates.get(other)
+                        if other in measured
                     },
                 }
                 for contender in self._present()
@@ -172,7 +174,7 @@ class Benchmark:
             "targets": [
                 {"name": name, "to": other, "least": least, "ratio": self.ratio(name, other)}
                 for name, other, least in TARGETS
-                if self.rates.get(name) and self.rates.get(other)
+                if {name, other} <= measured
             ],
         }
 

@@ -1,7 +1,7 @@
 """The benchmarks, but for what they measure: their help, verdicts and plots."""
 
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -9,7 +9,10 @@ import pytest
 
 from bench import backpressure, console, plots, stage_profile
 from bench.backpressure import Act, Sample
+from bench.contenders import CONTENDERS
+from bench.place import Place
 from bench.progress import Progress
+from bench.run import QUICK, Benchmark
 from bench.stages import STAGES
 
 
@@ -53,6 +56,20 @@ def test_a_benchmark_does_not_go_on_with_other_figures(tmp_path: Path) -> None:
     Progress(file, {"rounds": 5}).save()
     with pytest.raises(SystemExit, match=r"has figures of size \{'rounds': 5\}, and this is"):
         Progress(file, {"rounds": 1})
+
+
+def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path) -> None:
+    """It has fewer rounds than the others, and the run has taken an hour."""
+    progress = Progress(None, {})
+    progress.rates |= {"kworker": [3.0, 4.0], "poll": [6.0, 8.0], "quix": [1.0]}
+    progress.absent["quix"] = "it ended"
+    names = progress.rates.keys()
+    chosen = tuple(each for each in CONTENDERS if each.name in names)
+    place = Place("", "", tmp_path)
+    report = Benchmark(place, replace(QUICK, rounds=2), chosen, progress).report()
+    [kworker] = [line for line in report["contenders"] if line["name"] == "kworker"]
+    assert kworker["ratios"] == {"poll": 0.5}
+    assert [target["to"] for target in report["targets"]] == ["poll"]
 
 
 def acts(*, killed: int = -signal.SIGKILL, done: int = 10) -> dict[str, Act]:
