@@ -2,13 +2,15 @@
 
 from kworker.config.model import Config
 from kworker.preflight.findings import Finding
-from kworker.worker.tracing.assembly import TracingUnusable, open_export
 
 
 def check_tracing(config: Config) -> list[Finding]:
     """Checks, if runs are to be traced, that OpenTelemetry is installed and takes its variables."""
     if not config.tracing.enabled:
         return []
+    # With it come the handlers and an event loop, for which no other command should wait.
+    from kworker.worker.tracing.assembly import TracingUnusable, open_export
+
     try:
         open_export(config, "check").close()
     except TracingUnusable as error:
