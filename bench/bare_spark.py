@@ -16,11 +16,11 @@ SCHEMA = "order_id BIGINT, customer STRING, total DOUBLE, note STRING"
 _SOURCE = "split(CAST(filter(headers, h -> h.key = 'kworker-source')[0].value AS STRING), '/')"
 
 
-def main(servers: str, topic: str, folder: Path, batch_records: int) -> None:
-    """Runs the script. Raises Spark's exceptions."""
+def session() -> SparkSession:
+    """A session on all cores that reads Kafka and writes Delta, without more."""
     wanted = (jars.SPARK_KAFKA, jars.DELTA)
     archives = {str(path) for each in wanted for path in jars.fetch(each, progress=print)}
-    session = (
+    return (
         SparkSession.builder.master("local[*]")
         .config("spark.jars", ",".join(sorted(archives)))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
@@ -30,8 +30,13 @@ def main(servers: str, topic: str, folder: Path, batch_records: int) -> None:
         .config("spark.driver.memory", "4g")
         .getOrCreate()
     )
+
+
+def main(servers: str, topic: str, folder: Path, batch_records: int) -> None:
+    """Runs the script. Raises Spark's exceptions."""
+    running = session()
     records = (
-        session.readStream.format("kafka")
+        running.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", topic)
@@ -58,7 +63,7 @@ def main(servers: str, topic: str, folder: Path, batch_records: int) -> None:
         .start(str(folder / "table"))
     )
     query.awaitTermination()
-    session.stop()
+    running.stop()
 
 
 if __name__ == "__main__":

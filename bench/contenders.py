@@ -66,6 +66,7 @@ NO_OP = (
     _rival(
         "faststream", "faststream-batches", "FastStream, 1,000 a call", "no_op", 1, variables=BATCH
     ),
+    _rival("celery", "celery", "Celery with Redis, without order", "no_op", 0.02),
     _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.5, variables=BY_KEY),
     _rival(
         PARALLEL,
@@ -175,6 +176,15 @@ WAITING = (
         rival="arroyo",
     ),
     _waiting(
+        "celery-wait",
+        "Celery, 64 threads, 10 ms each",
+        "threads",
+        concurrency=WAIT_THREADS,
+        handler="wait",
+        rival="celery",
+        part=0.2,
+    ),
+    _waiting(
         "parallel-wait",
         "Parallel Consumer, 64 threads, by key",
         "threads",
@@ -278,7 +288,7 @@ CLAIMS = (
 )
 
 
-DISTURBED = 0.1  # share of the records in each topic of keys of their own
+DISTURBED = 0.3  # share of the records in each topic of keys of their own
 OTHERS = 1 - 1 / HOT_EVERY
 
 

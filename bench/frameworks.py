@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bench import environments
 from bench.place import Place
-from bench.topic import TOPIC, Group, create, visible
-from bench.watched import Broken, wait_until_done
+from bench.topic import ALL, TOPIC, Group, count_records, create
+from bench.watched import Broken, Measured, wait_until_done
 
 STOP_S = 20.0
 COMMANDS: Mapping[str, Callable[[], list[str]]] = {
@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, Callable[[], list[str]]] = {
     "arroyo": partial(environments.python, "arroyo_rival"),
     "aiokafka": partial(environments.python, "aiokafka_rival"),
     "faststream": partial(environments.python, "faststream_rival"),
+    "celery": partial(environments.python, "celery_rival"),
     "parallel-consumer": partial(environments.java, "parallel_consumer"),
 }
 
@@ -35,14 +36,16 @@ class Program:
     handler: str
     concurrency: int
     exactly_once: bool = False
+    topic: str = TOPIC
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, place: Place, run: str) -> dict[str, str]:
         return {
             **os.environ,
             "BENCH_SERVERS": place.kafka,
+            "BENCH_REDIS": place.redis,
             "BENCH_GROUP": run,
-            "BENCH_TOPIC": TOPIC,
+            "BENCH_TOPIC": self.topic,
             "BENCH_RESULTS": f"{run}.results",
             "BENCH_HANDLER": self.handler,
             "BENCH_WAIT_S": "0.010",
@@ -53,26 +56,26 @@ class Program:
         }
 
 
-def measure(place: Place, run: str, program: Program, records: int) -> tuple[int, float]:
-    """Returns the records, and the seconds from the first one read to the last one committed.
+def measure(place: Place, run: str, program: Program, records: int) -> Measured:
+    """Measures the time from the first record read to the last one committed.
 
     Raises Broken if results are missing, and Unavailable if the rival cannot run here.
     """
     command = COMMANDS[program.rival]()
-    group = Group(place.kafka, run)
-    records = group.begin(records)
+    group = Group(place.kafka, run, program.topic)
+    records = group.begin(records if program.topic == TOPIC else ALL)
     produces = program.handler == "decoded"
     if produces:
         create(place.kafka, f"{run}.results")
     try:
         log, environment = place.folder / f"{run}.log", program.environment(place, run)
-        with _running(command, environment, log) as process:
-            seconds = wait_until_done(group, place.folder / f"{run}.begun", records, process)
+        with started(command, environment, log) as process:
+            measured = wait_until_done(group, place.folder / f"{run}.begun", records, process)
     finally:
         group.close()
-    if produces and (results := visible(place.kafka, f"{run}.results")) < records:
+    if produces and (results := count_records(place.kafka, f"{run}.results")) < records:
         raise Broken(f"{program.rival}: {results:,} results of {records:,} records")
-    return records, seconds
+    return measured
 
 
 def version(place: Place, run: str) -> str:
@@ -81,9 +84,10 @@ def version(place: Place, run: str) -> str:
 
 
 @contextmanager
-def _running(
+def started(
     command: list[str], environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a rival, and stops it at the end of the block."""
     with log.open("w") as output, log.with_suffix(".errors").open("w") as errors:
         rival = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors

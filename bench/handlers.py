@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import time
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from kworker import Message
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
 SLOW, SLOW_S = b"00", 0.5  # the end of the keys of the slow records: one of a hundred
 COMPUTE_S = 200e-6
+RANDOM_S = 0.005
+PROBE_TOTAL, PROBE_S = -1, 1.0  # of an order that takes long
 HOT_KEY = b"customer-hot"
 REST = int(os.environ.get("BENCH_REST", "0"))
 
@@ -81,10 +84,36 @@ def compute(_: Message) -> None:
         pass
 
 
+def wait_random(_: Message) -> None:
+    """Sleeps between 0 and 5 ms, as in the table that Parallel Consumer publishes."""
+    if not _begun:
+        _begin()
+    time.sleep(random.random() * RANDOM_S)
+
+
+def probed(message: Message) -> dict:
+    """As `decoded`, but one order takes long: do the others wait for it?"""
+    result = decoded(message)
+    if result["total"] == PROBE_TOTAL:
+        time.sleep(PROBE_S)
+    return result
+
+
+def located(message: Message) -> dict:
+    """As `called`, with the process that handles the record."""
+    return {**called(message), "process": os.getpid()}
+
+
 def called(message: Message) -> dict:
-    """Sleeps, then returns a small result."""
+    """As `decoded`, after a call to a service."""
     wait(message)
-    return {"seen": message.offset}
+    return decoded(message)
+
+
+async def called_async(message: Message) -> dict:
+    """The same, on an event loop."""
+    await wait_async(message)
+    return decoded(message)
 
 
 def _begin() -> None:

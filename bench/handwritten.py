@@ -1,13 +1,14 @@
 """Hand-written consumers: raw loops and a pool of threads, each as fast as its kind can be.
 
 Run as a program, one contender each time: `python -m bench.handwritten pool …`. It prints
-the number of records, and the seconds from the first record to the last one done (or committed, if
-the contender commits).
+the number of records, the seconds from the first record to the last one done (or committed, if the
+contender commits), and its peak memory in bytes, as a list in JSON.
 """
 
 import argparse
 import asyncio
 import json
+import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -191,7 +192,8 @@ def main() -> None:
         seconds = sleeper(arguments.records, arguments.concurrency)
     else:
         seconds = _consume(arguments)
-    print(json.dumps({"records": arguments.records, "seconds": seconds}))
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps([arguments.records, seconds, peak_bytes]))
 
 
 def _consume(arguments: argparse.Namespace) -> float:

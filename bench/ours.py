@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.place import KWORKER, Place
-from bench.topic import ALL, TOPIC, Group, visible, wait_for_retries
-from bench.watched import Broken, wait_until_done
+from bench.topic import ALL, TOPIC, Group, count_records, wait_for_retries
+from bench.watched import Broken, Measured, wait_until_done
 
 HERE = Path(__file__).resolve().parent
 STOP_S = 60.0
@@ -35,6 +35,7 @@ class Service:
     commit_interval: str = "200ms"
     processes: int = 1
     rest: int = 0
+    ordering: str = "key"
 
     def environment(self, place: Place, run: str) -> dict[str, str]:
         """The environment of every command of this run."""
@@ -52,6 +53,7 @@ class Service:
             "KWORKER_WORKERS__IN_FLIGHT": str(max(IN_FLIGHT, 2 * self.concurrency)),
             "KWORKER_DELIVERY__COMMIT_INTERVAL": self.commit_interval,
             "KWORKER_WORKERS__PROCESSES": str(self.processes),
+            "KWORKER_WORKERS__ORDERING": self.ordering,
             "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
             "BENCH_REST": str(self.rest),
             "BENCH_REST_ENDED": str(place.folder / f"{run}.rest-ended"),
@@ -66,11 +68,11 @@ class Service:
         return environment
 
 
-def measure(place: Place, run: str, service: Service, records: int) -> tuple[int, float]:
-    """Returns the records, and the seconds from the first one read to the last one committed.
+def measure(place: Place, run: str, service: Service, records: int) -> Measured:
+    """Measures the time from the first record read to the last one committed.
 
-    A topic of its own is read from its begin. With `service.rest`, returns this number, and the
-    seconds until so many others had ended.
+    A topic of its own is read from its begin. With `service.rest`, the time is that until so many
+    others had ended.
     """
     group = Group(place.kafka, run, service.topic)
     records = group.begin(records if service.topic == TOPIC else ALL)
@@ -79,20 +81,21 @@ def measure(place: Place, run: str, service: Service, records: int) -> tuple[int
         command(environment, "topics", "create")
         wait_for_retries(place.kafka, f"{run}.retry.10m", service.retries)
         with started(environment, place.folder / f"{run}.log") as process:
-            seconds = wait_until_done(group, place.folder / f"{run}.begun", records, process)
+            measured = wait_until_done(group, place.folder / f"{run}.begun", records, process)
             _check(environment, place.kafka, run, service.handler, records)
     finally:
         group.close()
     if service.rest:
         begun, ended = ((place.folder / f"{run}.{what}") for what in ("begun", "rest-ended"))
-        return service.rest, float(ended.read_text()) - float(begun.read_text())
-    return records, seconds
+        seconds = float(ended.read_text()) - float(begun.read_text())
+        measured = Measured(service.rest, seconds, measured.peak_bytes)
+    return measured
 
 
 def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
     """Compares kworker's count of done records with Kafka's: a worker that skips must not win."""
     done = json.loads(command(environment, "status", "--json"))["counters"]["done"]
-    results = visible(servers, f"{run}.results")
+    results = count_records(servers, f"{run}.results")
     if done != records or results != (records if handler in ("result", "decoded") else 0):
         raise Broken(f"{done:,} done and {results:,} results, of {records:,} records")
 

@@ -1,9 +1,10 @@
-"""Plots of what a benchmark has written as JSON: `python -m bench.plots REPORT PLOT.svg`."""
+"""Plots of what a benchmark has written as JSON: `python -m bench.plots KIND REPORT PLOT.svg`."""
 
 import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib as mpl
@@ -55,12 +56,119 @@ def _save(figure: Figure, plot: Path) -> None:
         figure.savefig(plot, metadata=nameless if plot.suffix == ".svg" else None)
 
 
+# What people use instead, in one panel each: names of contenders.
+_PANELS = {
+    "a handler that does nothing": (
+        "poll",
+        "kworker",
+        "parallel-unordered",
+        "quix",
+        "aiokafka",
+        "arroyo",
+        "parallel",
+        "pool",
+        "pool-waits",
+        "faststream-batches",
+        "celery",
+    ),
+    "JSON decoded, and a result": (
+        "kworker-decoded",
+        "quix-decoded",
+        "aiokafka-decoded",
+        "arroyo-decoded",
+        "faststream-decoded",
+        "parallel-decoded",
+    ),
+    "the same exactly once": (
+        "kworker-decoded-exactly-once",
+        "quix-exactly-once",
+        "parallel-exactly-once",
+    ),
+}
+_OURS, _OTHERS = "#0072B2", "#999999"
+
+
+def rates(report: dict[str, Any], plot: Path) -> None:
+    """Draws the records a second of kworker and of what people use instead."""
+    found = {line["name"]: line for line in report["contenders"]}
+    panels = {
+        what: [found[name] for name in names if name in found] for what, names in _PANELS.items()
+    }
+    figure = Figure(figsize=(8, 6.5), layout="constrained")
+    heights = [len(lines) for lines in panels.values()]
+    drawn = figure.subplots(len(panels), 1, height_ratios=heights)
+    for axes, (what, lines) in zip(drawn, panels.items(), strict=True):
+        names = [line["what"] for line in lines]
+        thousands = [line["records_per_second"] / 1000 for line in lines]
+        colours = [_OURS if line["name"].startswith("kworker") else _OTHERS for line in lines]
+        bars = axes.barh(names, thousands, color=colours)
+        axes.bar_label(bars, fmt="%.0f", padding=3)
+        axes.invert_yaxis()
+        axes.set_title(what, loc="left", fontsize="medium")
+        axes.spines[["top", "right"]].set_visible(False)
+    drawn[-1].set_xlabel("thousand records a second, one process each")
+    _save(figure, plot)
+
+
+def intervals(report: dict[str, Any], plot: Path) -> None:
+    """Draws what a commit interval gives and costs."""
+    figure = Figure(figsize=(8, 6.5), layout="constrained")
+    drawn = figure.subplots(3, 1, sharex=True)
+    for guarantee, (colour, dash) in zip(("at least once", "exactly once"), _STYLES, strict=False):
+        rows = [row for row in report["intervals"] if row["guarantee"] == guarantee]
+        names = [row["commit_interval"] for row in rows]
+        style = {"color": colour, "linestyle": dash, "marker": "o", "label": guarantee}
+        for axes, figures in zip(
+            drawn, ("median_ms", "entries_per_second", "repeated"), strict=True
+        ):
+            axes.plot(names, [row[figures] for row in rows], **style)
+    _name(drawn[0], "median latency, ms")
+    _name(drawn[1], "entries/s of offsets")
+    _name(drawn[2], "repeated after a kill")
+    drawn[0].legend()
+    drawn[-1].set_xlabel("commit_interval, at 1,000 records a second and handlers of 10 ms")
+    _save(figure, plot)
+
+
+def published(report: dict[str, Any], plot: Path) -> None:
+    """Draws Parallel Consumer's own table, as measured here."""
+    rows = report["published"]
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    names = [
+        f"{row['ordering'].lower()}\n{row['keys']:,}"
+        if row["ordering"] == "KEY"
+        else row["ordering"].lower()
+        for row in rows
+    ]
+    for whose, label, (colour, dash) in (
+        ("theirs_s", "Parallel Consumer", _STYLES[1]),
+        ("ours_s", "kworker", _STYLES[0]),
+    ):
+        seconds = [median(row[whose]) for row in rows]
+        axes.plot(names, seconds, "o", linestyle=dash, color=colour, label=label)
+    axes.set_yscale("log")
+    axes.set_ylabel("seconds for 10,000 records")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    _save(figure, plot)
+
+
+PLOTS = {
+    "backpressure": backpressure,
+    "rates": rates,
+    "intervals": intervals,
+    "published": published,
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", type=Path, help="written by `make backpressure ARGS=--json=FILE`")
+    parser.add_argument("kind", choices=PLOTS)
+    parser.add_argument("report", type=Path, help="written by a benchmark's --json")
     parser.add_argument("plot", type=Path, help="an .svg or .png to write")
     options = parser.parse_args(arguments)
-    backpressure(json.loads(options.report.read_text()), options.plot)
+    PLOTS[options.kind](json.loads(options.report.read_text()), options.plot)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from bench.place import ROOT
 
 _Part = TypeVar("_Part")
+KEPT = ("rates", "memory", "versions", "absent")
 
 
 class Progress:
@@ -17,8 +18,10 @@ class Progress:
     def __init__(self, file: Path | None, size: dict[str, Any]) -> None:
         """Continues with what `file` has. Ends the program if that was another commit or size."""
         self._file = file
-        self._of = {"commit": _commit(), "size": size}
+        # As the file will have it: lists, and no tuples.
+        self._of = json.loads(json.dumps({"commit": _commit(), "size": size}))
         self.rates: dict[str, list[float]] = {}  # of each contender, one for each round
+        self.memory: dict[str, list[int]] = {}  # peak bytes of each contender, one for each round
         self.versions: dict[str, str] = {}  # by rival
         self.absent: dict[str, str] = {}  # rivals or contenders left out, and why
         self._parts: dict[str, Any] = {}
@@ -36,7 +39,7 @@ class Progress:
     def save(self) -> None:
         """Writes everything to the file."""
         if self._file:
-            figures = {"rates": self.rates, "versions": self.versions, "absent": self.absent}
+            figures = {name: getattr(self, name) for name in KEPT}
             text = json.dumps({**self._of, **figures, "parts": self._parts}, indent=1)
             beside = self._file.with_name(f"{self._file.name}.new")
             beside.write_text(text)
@@ -49,8 +52,9 @@ class Progress:
                     f"{file} has figures of {what} {found.get(what)}, and this is {now}:"
                     " go on there, or give another file"
                 )
-        self.rates, self.versions = found["rates"], found["versions"]
-        self.absent, self._parts = found["absent"], found["parts"]
+        for name in KEPT:
+            setattr(self, name, found[name])
+        self._parts = found["parts"]
         print(f"going on with {sum(map(len, self.rates.values()))} measurements of {file}")
 
 

@@ -14,17 +14,20 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from bench import frameworks, intervals, ours, tables
+from bench import frameworks, intervals, landing, latency, lifecycle, ours, published, tables
 from bench.contenders import CONTENDERS, DISTURBED, TARGETS, Contender
 from bench.environments import Unavailable
+from bench.paced import PACED
 from bench.place import ROOT, Place, Stolen, servers
 from bench.progress import Progress
 from bench.table import show
 from bench.topic import DISTINCT, HOT, TOPIC, Group, distinct_key, fill, hot_key
-from bench.watched import Broken
+from bench.watched import Broken, Measured
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,46 @@ class Size:
     waiting: int  # records, for handlers that take 10 ms
     paced_s: float  # duration of a fixed pace of records, to measure delays
     landed: int  # results for `--once`; three times as many for batches
+    into_tables: float  # share of the records from topics into tables
+    part_rounds: int  # of the parts that are not contenders
+    intervals: tuple[str, ...]
 
 
-INTERVALS, TABLES = "intervals", "tables"  # names of options, and of parts of the report
-TABLES_ROUNDS = 3
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
 
-FULL = Size(rounds=5, records=1_000_000, waiting=64_000, paced_s=10.0, landed=300_000)
-QUICK = Size(rounds=1, records=200_000, waiting=12_800, paced_s=3.0, landed=300_000)
+FULL = Size(5, 1_000_000, 64_000, 5.0, 300_000, 1.0, 3, intervals.CHOICES)
+QUICK = Size(1, 200_000, 12_800, 2.0, 300_000, 0.2, 1, intervals.QUICK_CHOICES)
+
+
+class Part(NamedTuple):
+    """A part of the benchmark with rows of its own."""
+
+    measure: Callable[[Place, Size], Any]
+    show: Callable[[Any], bool]
+
+
+PARTS = {
+    "tables": Part(
+        lambda place, size: tables.measure(place, size.part_rounds, size.landed, 3 * size.landed),
+        tables.show,
+    ),
+    "landing": Part(
+        lambda place, size: landing.measure(place, size.part_rounds, size.into_tables),
+        landing.show,
+    ),
+    "published": Part(
+        lambda place, size: published.measure(place, size.part_rounds), published.show
+    ),
+    "latency": Part(lambda place, size: latency.measure(place, size.paced_s), latency.show),
+    "lifecycle": Part(lambda place, size: lifecycle.measure(place, size.rounds), lifecycle.show),
+    "intervals": Part(
+        lambda place, size: intervals.measure(
+            place, size.records // 2, size.paced_s, size.part_rounds, size.intervals
+        ),
+        intervals.show,
+    ),
+}
 
 
 class Benchmark:
@@ -62,20 +96,23 @@ class Benchmark:
             self.rates.setdefault(contender.name, [])
 
     def run(self) -> None:
-        for number in range(1, self._size.rounds + 1):
+        for number in range(1, self._size.rounds + 1 if self._contenders else 1):
             print(f"round {number} of {self._size.rounds}", flush=True)
             for contender in self._present():
                 if len(self.rates[contender.name]) >= number:
                     continue  # before an interruption
                 try:
-                    self.rates[contender.name].append(self._rate(contender, number))
-                    self._progress.save()
+                    measured = self._measured(contender, number)
                 except Unavailable as why:
                     self._leave_out(contender.rival, why)
                 except Broken as why:
                     if not contender.rival:
                         raise
                     self._leave_out(contender.name, why)
+                else:
+                    self.rates[contender.name].append(measured.records / measured.seconds)
+                    self._progress.memory.setdefault(contender.name, []).append(measured.peak_bytes)
+                    self._progress.save()
 
     def _leave_out(self, name: str, why: Exception) -> None:
         self._progress.absent[name] = str(why)
@@ -86,25 +123,26 @@ class Benchmark:
         absent = self._progress.absent.keys()
         return [each for each in self._contenders if not {each.rival, each.name} & absent]
 
-    def _rate(self, contender: Contender, number: int) -> float:
-        """The rate of the try with the smallest stolen share."""
-        rates: dict[float, float] = {}
+    def _measured(self, contender: Contender, number: int) -> Measured:
+        """The try with the smallest stolen share."""
+        tries: dict[float, Measured] = {}
         for again in range(TRIES):
             stolen = Stolen()
-            rate = self._measure(contender, f"bench-{contender.name}-{number}-{again}")
-            rates[share := stolen.share()] = rate
+            measured = self._measure(contender, f"bench-{contender.name}-{number}-{again}")
+            tries[share := stolen.share()] = measured
+            rate = measured.records / measured.seconds
             told = f", but {share:.0%} of the CPU went to others" if share > STOLEN else ""
             print(f"  {contender.what:<44}{rate:>12,.0f} records/s{told}", flush=True)
             if not told:
                 break
-        return rates[min(rates)]
+        return tries[min(tries)]
 
-    def _measure(self, contender: Contender, run: str) -> float:
+    def _measure(self, contender: Contender, run: str) -> Measured:
         wanted = self._size.waiting if contender.waits else self._size.records
         wanted = round(wanted * contender.part)
         if contender.rival:
-            records, seconds = self._framework(contender, run, wanted)
-        elif contender.handler:
+            return self._framework(contender, run, wanted)
+        if contender.handler:
             service = ours.Service(
                 contender.handler,
                 contender.concurrency,
@@ -115,12 +153,10 @@ class Benchmark:
                 topic=contender.topic,
                 rest=round(wanted * contender.rest),
             )
-            records, seconds = ours.measure(self._place, run, service, wanted)
-        else:
-            records, seconds = self._handwritten(contender, run, wanted)
-        return records / seconds
+            return ours.measure(self._place, run, service, wanted)
+        return self._handwritten(contender, run, wanted)
 
-    def _framework(self, contender: Contender, run: str, wanted: int) -> tuple[int, float]:
+    def _framework(self, contender: Contender, run: str, wanted: int) -> Measured:
         program = frameworks.Program(
             contender.rival,
             contender.handler,
@@ -132,7 +168,7 @@ class Benchmark:
         self._progress.versions[contender.rival] = frameworks.version(self._place, run)
         return measured
 
-    def _handwritten(self, contender: Contender, run: str, wanted: int) -> tuple[int, float]:
+    def _handwritten(self, contender: Contender, run: str, wanted: int) -> Measured:
         group = Group(self._place.kafka, run)
         records = group.begin(wanted)
         group.close()
@@ -142,8 +178,7 @@ class Benchmark:
         output = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
-        measured = json.loads(output)
-        return measured["records"], measured["seconds"]
+        return Measured(*json.loads(output))
 
     def ratio(self, name: str, other: str) -> float:
         pairs = zip(self.rates[name], self.rates[other], strict=True)
@@ -163,6 +198,7 @@ class Benchmark:
                     "what": contender.what,
                     "records_per_second": round(statistics.median(self.rates[contender.name])),
                     "rounds": [round(rate) for rate in self.rates[contender.name]],
+                    "peak_bytes": round(statistics.median(self._progress.memory[contender.name])),
                     "ratios": {
                         other: round(self.ratio(contender.name, other), 3)
                         for other in contender.beside
@@ -187,7 +223,7 @@ def _arguments() -> argparse.Namespace:
         "--only",
         nargs="+",
         metavar="NAME",
-        help=f"only these contenders, {INTERVALS} or {TABLES}",
+        help=f"only these contenders, or parts: {', '.join(PARTS)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument(
@@ -204,37 +240,32 @@ def main() -> int:
     size = QUICK if arguments.quick else FULL
     size = replace(size, rounds=arguments.rounds or size.rounds)
     chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
+    parts = {name: part for name, part in PARTS.items() if name in (arguments.only or PARTS)}
     progress = Progress(arguments.resume, vars(size))
     with servers(".bench", redis=True) as place:
-        benchmark = Benchmark(place, size, chosen, progress)
-        met = True
-        by_interval = not arguments.only or INTERVALS in arguments.only
-        if chosen or by_interval:
-            print(f"filling the topic with {size.records:,} records", flush=True)
-            fill(place.kafka, TOPIC, size.records)
+        print(f"filling topics with {size.records:,} records", flush=True)
+        fill(place.kafka, TOPIC, size.records)
+        fill(place.kafka, PACED, 0)
         for topic, key in ((DISTINCT, distinct_key), (HOT, hot_key)):
             if any(contender.topic == topic for contender in chosen):
                 fill(place.kafka, topic, round(size.records * DISTURBED), key=key)
-        if chosen:
-            benchmark.run()
-            met = show(benchmark.report())
-        landed = None
-        if not arguments.only or TABLES in arguments.only:
-            rounds = min(size.rounds, TABLES_ROUNDS)
-            landed = progress.part(
-                TABLES, lambda: tables.measure(place, rounds, size.landed, 3 * size.landed)
-            )
-        rows = []
-        if by_interval:
-            rows = progress.part(
-                INTERVALS, lambda: intervals.measure(place, size.records // 2, size.paced_s)
-            )
-    met = tables.show(landed) and met
-    intervals.show(rows)
+        benchmark = Benchmark(place, size, chosen, progress)
+        benchmark.run()
+        found = {name: _part(place, size, progress, name) for name in parts}
+    report = benchmark.report()
+    met = [show(report)] if chosen else []
+    met += [parts[name].show(rows) for name, rows in found.items()]
     if arguments.json:
-        report = {**benchmark.report(), INTERVALS: rows, TABLES: landed}
-        arguments.json.write_text(json.dumps(report, indent=1))
-    return 0 if met else 1
+        arguments.json.write_text(json.dumps(report | found, indent=1))
+    return 0 if all(met) else 1
+
+
+def _part(place: Place, size: Size, progress: Progress, name: str) -> Any:
+    def measure() -> Any:
+        print(name, flush=True)
+        return PARTS[name].measure(place, size)
+
+    return progress.part(name, measure)
 
 
 if __name__ == "__main__":

@@ -87,10 +87,8 @@ def _target(what: str, ratios: Sequence[float]) -> Target:
     return Target(what, ratio, BOUNDS[what], ratio >= BOUNDS[what])
 
 
-def show(report: dict | None) -> bool:
-    """Prints the verdicts, if measured; returns True if every target is met."""
-    if report is None:
-        return True
+def show(report: dict) -> bool:
+    """Prints the verdicts; returns True if every target is met."""
     print(f"\ninto a Delta table, results of {RECORD_BYTES} bytes, beside pyspark alone\n")
     for target in (Target(**each) for each in report["targets"]):
         verdict = "PASS" if target.met else "FAIL"
@@ -139,13 +137,18 @@ def _seconds(command: Sequence[str]) -> float:
 
 def _rate(table: Path) -> float:
     """Records a second between the commits of batches, without the first ones."""
-    commits = [_commit(path) for path in sorted((table / "_delta_log").glob("*.json"))]
-    batches = [commit for commit in commits if commit[1]][SETTLING:]
+    commits = [commit(path) for path in log(table)]
+    batches = [each for each in commits if each[1]][SETTLING:]
     seconds = sum(later[0] - one[0] for one, later in pairwise(batches)) / 1000
     return sum(records for _, records in batches[1:]) / seconds
 
 
-def _commit(path: Path) -> tuple[int, int]:
+def log(table: Path) -> list[Path]:
+    """The files of the commits of a Delta table, in order."""
+    return sorted((table / "_delta_log").glob("*.json"))
+
+
+def commit(path: Path) -> tuple[int, int]:
     """The time of a commit in ms, and the number of records it added."""
     at_ms = records = 0
     for told in map(json.loads, path.read_text().splitlines()):

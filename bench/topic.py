@@ -46,9 +46,9 @@ def values(count: int, size: int, key: Key | None = None) -> Iterator[tuple[str,
         yield customer, f'{order}, "note": "{"n" * (size - len(order) - 13)}"}}'
 
 
-def create(servers: str, topic: str) -> None:
+def create(servers: str, topic: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": servers})  # has to live until the answer
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(TIMEOUT_S)
 
 
 def fill(
@@ -59,12 +59,26 @@ def fill(
     *,
     key: Key | None = None,
     sources: bool = False,
+    partitions: int = PARTITIONS,
 ) -> None:
     """Creates the topic and writes `count` records of `size` bytes. Raises if one is refused.
 
     For `key` see `values`. With `sources` they are results, and say what they came of.
     """
-    create(servers, topic)
+    create(servers, topic, partitions)
+    append(servers, topic, count, size, key=key, sources=sources)
+
+
+def append(
+    servers: str,
+    topic: str,
+    count: int,
+    size: int = RECORD_BYTES,
+    *,
+    key: Key | None = None,
+    sources: bool = False,
+) -> None:
+    """Writes records to a topic that is there, as `fill` does."""
     refused: list[object] = []
 
     def report(error: object, _: Message) -> None:
@@ -145,29 +159,32 @@ class Group:
         self._consumer.close()
 
 
-def visible(servers: str, topic: str) -> int:
-    """The number of records that `read_committed` sees; end offsets count markers, too."""
+def count_records(servers: str, topic: str, *, committed: bool = True) -> int:
+    """Counts the records, without those of aborted transactions or with them.
+
+    End offsets count the markers of transactions, too.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": "counting",
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )
     try:
         left = ends(consumer, topic)
         consumer.assign([TopicPartition(topic, p, 0) for p in left])
-        count = 0
+        found = 0
         while left:
             for record in consumer.consume(10_000, 1.0):
                 if record.error() is None:
-                    count += 1
+                    found += 1
                 elif record.error().code() == KafkaError._PARTITION_EOF:
                     left.pop(record.partition(), None)
     finally:
         consumer.close()
-    return count
+    return found
 
 
 def ends(consumer: Consumer, topic: str) -> dict[int, int]:

@@ -40,6 +40,13 @@ async def decoded(record: ConsumerRecord, producer: AIOKafkaProducer) -> Deliver
     return await producer.send(os.environ["BENCH_RESULTS"], result, record.key)
 
 
+async def probed(record: ConsumerRecord, producer: AIOKafkaProducer) -> Delivery:
+    """As `decoded`, but one order takes long."""
+    if orjson.loads(record.value)["total"] == begun.PROBE_TOTAL:
+        await asyncio.sleep(begun.PROBE_S)
+    return await decoded(record, producer)
+
+
 async def wait(_: ConsumerRecord, __: AIOKafkaProducer) -> None:
     """Sleeps, in place of a call to a service."""
     if not begun.noted:
@@ -47,7 +54,12 @@ async def wait(_: ConsumerRecord, __: AIOKafkaProducer) -> None:
     await asyncio.sleep(WAIT_S)
 
 
-HANDLERS: dict[str, Handler] = {"no_op": no_op, "decoded": decoded, "wait": wait}
+HANDLERS: dict[str, Handler] = {
+    "no_op": no_op,
+    "decoded": decoded,
+    "probed": probed,
+    "wait": wait,
+}
 
 
 async def read(

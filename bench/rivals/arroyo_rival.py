@@ -1,7 +1,7 @@
 """Sentry's arroyo: a chain of strategies, whose last one commits in the order of the topic.
 
-BENCH_ARROYO chooses the one that calls the handler: `serial` (RunTask), `threads` (for `wait`) or
-`processes`. It has no order of a key among these, no retries and no transactions.
+BENCH_ARROYO chooses the one that calls the handler: `serial` (RunTask), `threads` (for handlers
+that wait) or `processes`. It has no order of a key among these, no retries and no transactions.
 """
 
 import importlib.metadata
@@ -32,7 +32,9 @@ KAFKA = {"bootstrap.servers": os.environ["BENCH_SERVERS"]}
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "16"))
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
 HANDLER = os.environ["BENCH_HANDLER"]
-STRATEGY = os.environ.get("BENCH_ARROYO") or ("threads" if HANDLER == "wait" else "serial")
+STRATEGY = os.environ.get("BENCH_ARROYO") or (
+    "threads" if HANDLER in ("wait", "probed") else "serial"
+)
 
 
 def no_op(_: Message[KafkaPayload]) -> None:
@@ -50,6 +52,13 @@ def decoded(message: Message[KafkaPayload]) -> KafkaPayload:
     return KafkaPayload(message.payload.key, result, [])
 
 
+def probed(message: Message[KafkaPayload]) -> KafkaPayload:
+    """As `decoded`, but one order takes long."""
+    if orjson.loads(message.payload.value)["total"] == begun.PROBE_TOTAL:
+        time.sleep(begun.PROBE_S)
+    return decoded(message)
+
+
 def wait(_: Message[KafkaPayload]) -> None:
     """Sleeps, in place of a call to a service."""
     if not begun.noted:
@@ -57,7 +66,7 @@ def wait(_: Message[KafkaPayload]) -> None:
     time.sleep(WAIT_S)
 
 
-HANDLERS = {"no_op": no_op, "decoded": decoded, "wait": wait}
+HANDLERS = {"no_op": no_op, "decoded": decoded, "probed": probed, "wait": wait}
 
 
 class Chain(ProcessingStrategyFactory[KafkaPayload]):
@@ -73,7 +82,7 @@ class Chain(ProcessingStrategyFactory[KafkaPayload]):
     ) -> ProcessingStrategy:
         handler = HANDLERS[HANDLER]
         last: ProcessingStrategy = CommitOffsets(commit)
-        if HANDLER == "decoded":
+        if HANDLER in ("decoded", "probed"):
             last = Produce(self._producer, Topic(os.environ["BENCH_RESULTS"]), last)
         if STRATEGY == "threads":
             return RunTaskInThreads(handler, CONCURRENCY, 1000 + 4 * CONCURRENCY, last)

@@ -39,6 +39,13 @@ async def decoded(record: Message) -> KafkaPublishMessage:
     return KafkaPublishMessage(result, key=record.key())
 
 
+async def probed(record: Message) -> KafkaPublishMessage:
+    """As `decoded`, but one order takes long."""
+    if orjson.loads(record.value())["total"] == begun.PROBE_TOTAL:
+        await asyncio.sleep(begun.PROBE_S)
+    return await decoded(record)
+
+
 async def wait(_: Message) -> None:
     """Sleeps, in place of a call to a service."""
     if not begun.noted:
@@ -46,7 +53,8 @@ async def wait(_: Message) -> None:
     await asyncio.sleep(WAIT_S)
 
 
-HANDLERS = {"no_op": no_op, "decoded": decoded, "wait": wait}
+HANDLERS = {"no_op": no_op, "decoded": decoded, "probed": probed, "wait": wait}
+WAITING = ("wait", "probed")
 
 
 async def raw(message: KafkaMessage) -> Message | tuple[Message, ...]:
@@ -57,7 +65,7 @@ async def raw(message: KafkaMessage) -> Message | tuple[Message, ...]:
 async def batch(records: Any) -> list[Any]:
     """Handles a batch: one record after the other, or all at once if they wait."""
     handle = HANDLERS[HANDLER]
-    if HANDLER == "wait":
+    if HANDLER in WAITING:
         return await asyncio.gather(*map(handle, records))
     return [await handle(record) for record in records]
 
@@ -83,7 +91,7 @@ async def main() -> None:
         "workers": {"max_workers": CONCURRENCY, "auto_commit_interval_ms": 200},
     }
     call = batch if WAY == "batch" else HANDLERS[HANDLER]
-    if HANDLER == "decoded":
+    if HANDLER in ("decoded", "probed"):
         call = broker.publisher(os.environ["BENCH_RESULTS"], batch=WAY == "batch")(call)
     broker.subscriber(
         os.environ["BENCH_TOPIC"],

@@ -5,6 +5,7 @@ It has no concurrency (so no `wait`), no retries and no dead letters.
 
 import importlib.metadata
 import os
+import time
 from collections.abc import Callable
 
 import begun
@@ -25,20 +26,28 @@ def decoded(order: dict) -> dict:
     return {"order_id": order["order_id"], "total": order["total"]}
 
 
+def probed(order: dict) -> dict:
+    """As `decoded`, but one order takes long."""
+    if order["total"] == begun.PROBE_TOTAL:
+        time.sleep(begun.PROBE_S)
+    return decoded(order)
+
+
 def _no_op(app: Application) -> StreamingDataFrame:
     source = app.topic(os.environ["BENCH_TOPIC"], value_deserializer="bytes")
     return app.dataframe(source).update(no_op)
 
 
-def _decoded(app: Application) -> StreamingDataFrame:
+def _producing(app: Application, handler: Callable[[dict], dict]) -> StreamingDataFrame:
     source = app.topic(os.environ["BENCH_TOPIC"], value_deserializer="json")  # it uses orjson
     results = app.topic(os.environ["BENCH_RESULTS"], value_serializer="json")
-    return app.dataframe(source).apply(decoded).to_topic(results)
+    return app.dataframe(source).apply(handler).to_topic(results)
 
 
 FRAMES: dict[str, Callable[[Application], StreamingDataFrame]] = {
     "no_op": _no_op,
-    "decoded": _decoded,
+    "decoded": lambda app: _producing(app, decoded),
+    "probed": lambda app: _producing(app, probed),
 }
 
 

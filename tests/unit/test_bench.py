@@ -7,7 +7,16 @@ from types import ModuleType
 
 import pytest
 
-from bench import backpressure, console, plots, stage_profile
+from bench import (
+    backpressure,
+    console,
+    landing,
+    latency,
+    lifecycle,
+    plots,
+    published,
+    stage_profile,
+)
 from bench.backpressure import Act, Sample
 from bench.contenders import CONTENDERS
 from bench.place import Place
@@ -40,7 +49,7 @@ def test_each_stage_of_a_profile_is_a_method_of_the_worker() -> None:
 
 
 def test_an_interrupted_benchmark_goes_on(tmp_path: Path) -> None:
-    file, size = tmp_path / "figures", {"rounds": 5}
+    file, size = tmp_path / "figures", {"rounds": 5, "intervals": ("50ms", "2s")}
     progress = Progress(file, size)
     progress.rates["kworker"] = [1.5]
     progress.absent["quix"] = "no network"
@@ -62,13 +71,14 @@ def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path
     """It has fewer rounds than the others, and the run has taken an hour."""
     progress = Progress(None, {})
     progress.rates |= {"kworker": [3.0, 4.0], "poll": [6.0, 8.0], "quix": [1.0]}
+    progress.memory |= {"kworker": [1 << 20, 3 << 20], "poll": [1 << 20, 1 << 20]}
     progress.absent["quix"] = "it ended"
     names = progress.rates.keys()
     chosen = tuple(each for each in CONTENDERS if each.name in names)
     place = Place("", "", tmp_path)
     report = Benchmark(place, replace(QUICK, rounds=2), chosen, progress).report()
     [kworker] = [line for line in report["contenders"] if line["name"] == "kworker"]
-    assert kworker["ratios"] == {"poll": 0.5}
+    assert (kworker["ratios"], kworker["peak_bytes"]) == ({"poll": 0.5}, 2 << 20)
     assert [target["to"] for target in report["targets"]] == ["poll"]
 
 
@@ -97,3 +107,59 @@ def test_a_plot_of_the_same_report_is_the_same_file(tmp_path: Path) -> None:
     one = (tmp_path / "one.svg").read_text()
     assert one == (tmp_path / "other.svg").read_text()
     assert all(f">{act.name}<" in one for act in acts().values())
+
+
+def published_rows(*, serial_s: float) -> list[dict]:
+    serial = published.Row("KEY", 1, [serial_s] * 3, [25.0] * 3)
+    parallel = published.Row("UNORDERED", 20, [2.0, 2.5, 1.9], [2.1, 2.2, 2.3])
+    return [serial._asdict(), parallel._asdict()]
+
+
+def test_serial_work_may_be_two_per_cent_slower_than_the_rival() -> None:
+    assert published.show(published_rows(serial_s=25.4))
+    assert not published.show(published_rows(serial_s=25.6))
+
+
+def test_parallel_work_must_be_ahead_of_the_rival() -> None:
+    row = published.Row("KEY", 100, [2.01], [2.0])
+    assert not published.show([row._asdict()])
+
+
+def test_a_rate_into_a_table_is_judged_by_the_median_of_its_rounds() -> None:
+    row = landing.Row("JSON decoded", [160.0, 300.0, 140.0], [100.0, 100.0, 100.0], 1.5)
+    assert landing.show([row._asdict()])
+    assert not landing.show([row._replace(least=1.7)._asdict()])
+
+
+def test_a_time_without_a_limit_is_told_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    told = lifecycle.Row(lifecycle.RELOAD, [90.0], None)
+    slow = lifecycle.Row(lifecycle.START, [3.2, 2.0, 3.1], 3.0)
+    assert lifecycle.show([told._asdict()])
+    assert not lifecycle.show([told._asdict(), slow._asdict()])
+    assert "3.10 s, and must be at most 3 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("beside_ms", "holds"), [(40.0, False), (990.0, True)])
+def test_who_lets_others_wait_for_a_slow_record_is_told(*, beside_ms: float, holds: bool) -> None:
+    assert latency.Row("some", 5.0, 20.0, 40.0, beside_ms).holds_others is holds
+
+
+def line(name: str) -> dict:
+    return {"name": name, "what": f"the line {name}", "records_per_second": 5_000}
+
+
+def test_each_plot_shows_what_was_measured(tmp_path: Path) -> None:
+    interval = {"commit_interval": "50ms", "median_ms": 5, "entries_per_second": 9, "repeated": 1}
+    guarantees = ("at least once", "exactly once")
+    report = {
+        "contenders": [line(names[0]) for names in plots._PANELS.values()],
+        "intervals": [{"guarantee": each, **interval} for each in guarantees],
+        "published": published_rows(serial_s=25.0),
+    }
+    for kind, shown in {
+        "rates": "the line kworker-decoded",
+        "intervals": "exactly once",
+        "published": "Parallel Consumer",
+    }.items():
+        plots.PLOTS[kind](report, tmp_path / "plot.svg")
+        assert f">{shown}<" in (tmp_path / "plot.svg").read_text()

@@ -41,6 +41,7 @@ public final class ParallelConsumerRival {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final ObjectReader ORDERS = JSON.readerFor(Order.class);
     private static final ObjectWriter TOTALS = JSON.writerFor(Total.class);
+    private static final double PROBE_TOTAL = -1; // of an order that takes long
     private static final AtomicBoolean BEGUN = new AtomicBoolean();
 
     record Order(
@@ -65,13 +66,14 @@ public final class ParallelConsumerRival {
                         exactlyOnce
                                 ? CommitMode.PERIODIC_TRANSACTIONAL_PRODUCER
                                 : CommitMode.PERIODIC_CONSUMER_ASYNCHRONOUS);
-        if (exactlyOnce || "decoded".equals(handler)) {
+        boolean produces = "decoded".equals(handler) || "probed".equals(handler);
+        if (exactlyOnce || produces) {
             options.producer(producer(exactlyOnce));
         }
         var processor = ParallelStreamProcessor.createEosStreamProcessor(options.build());
         Runtime.getRuntime().addShutdownHook(new Thread(processor::close));
         processor.subscribe(List.of(ENV.get("BENCH_TOPIC")));
-        if ("decoded".equals(handler)) {
+        if (produces) {
             String results = ENV.get("BENCH_RESULTS");
             processor.pollAndProduce(context -> decoded(context, results));
         } else {
@@ -106,7 +108,7 @@ public final class ParallelConsumerRival {
         return switch (name) {
             case "no_op" -> context -> begin();
             case "wait" -> context -> sleep(milliseconds);
-            case "random" -> context -> sleepAtRandom();
+            case "wait_random" -> context -> sleepAtRandom();
             default -> throw new IllegalArgumentException("BENCH_HANDLER=" + name);
         };
     }
@@ -116,6 +118,9 @@ public final class ParallelConsumerRival {
         begin();
         try {
             Order order = ORDERS.readValue(context.value());
+            if (order.total == PROBE_TOTAL) {
+                sleep(1_000);
+            }
             byte[] total = TOTALS.writeValueAsBytes(new Total(order.orderId, order.total));
             return new ProducerRecord<>(results, context.key(), total);
         } catch (IOException error) {

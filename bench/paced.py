@@ -1,0 +1,98 @@
+"""Records at a fixed pace, and the delay until the result of each can be read."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from bench.handlers import PROBE_TOTAL
+from bench.topic import PARTITIONS, RECORD_BYTES, TIMEOUT_S, values
+from bench.watched import START_S, Broken
+
+PACED = "paced"
+PER_SECOND = 1_000
+LOOK_S = 0.002
+MOST = 1 << 20  # orders
+
+Observer = Callable[[Message, float], None]
+"""Gets each result with its delay in milliseconds."""
+
+
+class Pace:
+    """Writes orders to the topic PACED, and reads their results as `read_committed`."""
+
+    def __init__(self, servers: str, results: str, reader: Consumer) -> None:
+        self._writer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 3})
+        self._reader = reader
+        self._orders = values(MOST, RECORD_BYTES)
+        self.written = 0
+        reader.assign([TopicPartition(results, p, 0) for p in range(PARTITIONS)])
+
+    def begin(self) -> None:
+        """Writes one order and waits for its result, so that a start is not measured."""
+        self._write(self._orders, 1)
+        if not self._reader.consume(1, START_S):
+            raise Broken("the first result has not come")
+
+    def keep(self, seconds: float, observe: Observer | None = None) -> list[float]:
+        """Keeps the pace for so long, until all results have come.
+
+        Returns their delays in milliseconds, each from before its write until it was read.
+        """
+        count = round(seconds * PER_SECOND)
+        began = time.monotonic()
+        written_at: dict[int, float] = {}
+        delays_ms: list[float] = []
+        written = 0
+        while len(delays_ms) < count:
+            now = time.monotonic()
+            if now - began > TIMEOUT_S + seconds:
+                raise Broken(f"{count - len(delays_ms):,} results have not come")
+            due = min(count, int((now - began) * PER_SECOND))
+            for order_id in self._write(self._orders, due - written):
+                written_at[order_id] = now
+            written = due
+            for message in self._reader.consume(PER_SECOND, LOOK_S):
+                # A repeated result is none that is awaited.
+                at = written_at.pop(json.loads(message.value())["order_id"], None)
+                if at is None:
+                    continue
+                delays_ms.append((time.monotonic() - at) * 1000)
+                if observe:
+                    observe(message, delays_ms[-1])
+        return delays_ms
+
+    def probe(self) -> None:
+        """Writes the order whose handler takes long."""
+        order = {"order_id": -1, "customer": "slow", "total": PROBE_TOTAL}
+        self._write(iter([("slow", json.dumps(order))]), 1)
+
+    def _write(self, orders: Iterator[tuple[str, str]], count: int) -> list[int]:
+        """Returns the numbers of the orders."""
+        numbers = []
+        for key, value in islice(orders, count):
+            self._writer.produce(PACED, value, key)
+            numbers.append(json.loads(value)["order_id"])
+        self._writer.poll(0)
+        self.written += len(numbers)
+        return numbers
+
+
+@contextmanager
+def pace(servers: str, results: str) -> Iterator[Pace]:
+    """Reads the results topic from its begin."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "pace",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        yield Pace(servers, results, reader)
+    finally:
+        reader.close()
