@@ -7,6 +7,7 @@ from typing import Any
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 from bench.topic import DISTINCT, HOT, HOT_EVERY, TOPIC
 
+ALL = 1.0
 MANY_THREADS = 256
 PRODUCING = WAIT_THREADS  # of Parallel Consumer: each waits until its result is acknowledged
 TASKS, MANY_TASKS = 1_000, 4_000
@@ -37,7 +38,7 @@ class Contender:
     processes: int = 1
     topic: str = TOPIC
     rest: float = 0.0  # share of the records that are timed, if the handler tells them apart
-    part: float = 1.0  # share of the records: slow contenders read fewer
+    part: float = 0.5  # share of the records: slow contenders read fewer
 
 
 def _rival(rival: str, name: str, what: str, handler: str, part: float, **more: Any) -> Contender:
@@ -49,35 +50,44 @@ FRAMEWORKS = ("quix", "arroyo", "parallel")
 PARALLEL = "parallel-consumer"
 
 NO_OP = (
-    Contender("poll-default", "raw poll(), librdkafka's defaults"),
-    Contender("consume-default", "raw consume(500), librdkafka's defaults"),
-    Contender("poll", "raw poll(), tuned"),
-    Contender("consume", "raw consume(500), tuned"),
+    Contender("poll-default", "raw poll(), librdkafka's defaults", part=ALL),
+    Contender("consume-default", "raw consume(500), librdkafka's defaults", part=ALL),
+    Contender("poll", "raw poll(), tuned", part=ALL),
+    Contender("consume", "raw consume(500), tuned", part=ALL),
     Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",)),
     Contender("pool-waits", "the same, written another way", ("poll",)),
-    _rival("quix", "quix", "Quix Streams", "no_op", 0.5),
-    _rival("arroyo", "arroyo", "arroyo, serial", "no_op", 0.5),
+    _rival("quix", "quix", "Quix Streams", "no_op", 0.25),
+    _rival("arroyo", "arroyo", "arroyo, serial", "no_op", 0.25),
     _rival(
-        "aiokafka", "aiokafka", "aiokafka, tasks without order", "no_op", 0.5, concurrency=TASKS
+        "aiokafka", "aiokafka", "aiokafka, tasks without order", "no_op", 0.25, concurrency=TASKS
     ),
     _rival(
-        "faststream", "faststream", "FastStream, a record a call", "no_op", 0.02, variables=SINGLE
+        "faststream", "faststream", "FastStream, a record a call", "no_op", 0.01, variables=SINGLE
     ),
     _rival(
-        "faststream", "faststream-batches", "FastStream, 1,000 a call", "no_op", 1, variables=BATCH
+        "faststream",
+        "faststream-batches",
+        "FastStream, 1,000 a call",
+        "no_op",
+        0.5,
+        variables=BATCH,
     ),
-    _rival("celery", "celery", "Celery with Redis, without order", "no_op", 0.02),
-    _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.5, variables=BY_KEY),
+    _rival("celery", "celery", "Celery with Redis, without order", "no_op", 0.005),
+    _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.25, variables=BY_KEY),
     _rival(
         PARALLEL,
         "parallel-unordered",
         "Parallel Consumer, unordered",
         "no_op",
-        0.5,
+        0.25,
         variables=UNORDERED,
     ),
     Contender(
-        "kworker", "kworker, no-op, key order, commits", ("poll", *POOLS, *FRAMEWORKS), "no_op"
+        "kworker",
+        "kworker, no-op, key order, commits",
+        ("poll", *POOLS, *FRAMEWORKS),
+        "no_op",
+        part=ALL,
     ),
     Contender(
         "kworker-retries",
@@ -85,6 +95,7 @@ NO_OP = (
         ("kworker",),
         "no_op",
         retries=5_000,
+        part=ALL,
     ),
 )
 
@@ -97,14 +108,14 @@ RESULTS = (
         "result",
         exactly_once=True,
     ),
-    _rival("quix", "quix-decoded", "Quix, JSON and a result", "decoded", 0.3),
-    _rival("arroyo", "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.3),
+    _rival("quix", "quix-decoded", "Quix, JSON and a result", "decoded", 0.15),
+    _rival("arroyo", "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.15),
     _rival(
         "aiokafka",
         "aiokafka-decoded",
         "aiokafka, JSON and a result",
         "decoded",
-        0.3,
+        0.15,
         concurrency=TASKS,
     ),
     _rival(
@@ -112,7 +123,7 @@ RESULTS = (
         "faststream-decoded",
         "FastStream, the same in batches",
         "decoded",
-        0.1,
+        0.05,
         variables=BATCH,
     ),
     _rival(
@@ -120,7 +131,7 @@ RESULTS = (
         "parallel-decoded",
         "Parallel Consumer, JSON and a result",
         "decoded",
-        0.3,
+        0.15,
         concurrency=PRODUCING,
         variables=BY_KEY,
     ),
@@ -135,7 +146,7 @@ RESULTS = (
         "quix-exactly-once",
         "Quix, the same exactly once",
         "decoded",
-        0.3,
+        0.15,
         exactly_once=True,
     ),
     _rival(
@@ -143,7 +154,7 @@ RESULTS = (
         "parallel-exactly-once",
         "Parallel Consumer, transactional",
         "decoded",
-        0.2,
+        0.1,
         concurrency=PRODUCING,
         variables=BY_KEY,
         exactly_once=True,
@@ -158,8 +169,10 @@ RESULTS = (
 )
 
 
-def _waiting(name: str, what: str, *beside: str, concurrency: int, **more: Any) -> Contender:
-    return Contender(name, what, beside, concurrency=concurrency, waits=True, **more)
+def _waiting(
+    name: str, what: str, *beside: str, concurrency: int, part: float = ALL, **more: Any
+) -> Contender:
+    return Contender(name, what, beside, concurrency=concurrency, waits=True, part=part, **more)
 
 
 WAITING = (
@@ -215,6 +228,7 @@ WAITING = (
         "threads-256",
         "256 bare threads, 10 ms, no Kafka",
         concurrency=MANY_THREADS,
+        part=4.0,
         loop="threads",
     ),
     _waiting(
@@ -222,6 +236,7 @@ WAITING = (
         "kworker, 256 threads, 10 ms each",
         "threads-256",
         concurrency=MANY_THREADS,
+        part=4.0,
         handler="wait",
     ),
 )
@@ -281,14 +296,14 @@ TASKS_WAITING = (
 )
 
 CLAIMS = (
-    Contender("set-nx", "raw poll(), one SET NX a record", part=0.05),
+    Contender("set-nx", "raw poll(), one SET NX a record", part=0.025),
     Contender(
-        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.5
+        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.25
     ),
 )
 
 
-DISTURBED = 0.3  # share of the records in each topic of keys of their own
+DISTURBED = 0.15  # share of the records in each topic of keys of their own
 OTHERS = 1 - 1 / HOT_EVERY
 
 
@@ -322,7 +337,7 @@ DISTURBANCES = (
         rest=OTHERS,
     ),
     Contender(
-        "kworker-compute", "kworker, 200 µs of CPU, one process", handler="compute", part=0.03
+        "kworker-compute", "kworker, 200 µs of CPU, one process", handler="compute", part=0.015
     ),
     Contender(
         "kworker-compute-2",
@@ -330,7 +345,7 @@ DISTURBANCES = (
         ("kworker-compute",),
         handler="compute",
         processes=2,
-        part=0.03,
+        part=0.015,
     ),
 )
 

@@ -47,8 +47,8 @@ class Size:
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
 
-FULL = Size(5, 1_000_000, 64_000, 5.0, 300_000, 1.0, 3, intervals.CHOICES)
-QUICK = Size(1, 200_000, 12_800, 2.0, 300_000, 0.2, 1, intervals.QUICK_CHOICES)
+FULL = Size(5, 2_000_000, 64_000, 5.0, 300_000, 1.0, 3, intervals.CHOICES)
+QUICK = Size(1, 400_000, 12_800, 2.0, 300_000, 0.2, 1, intervals.QUICK_CHOICES)
 
 
 class Part(NamedTuple):
@@ -74,7 +74,7 @@ PARTS = {
     "lifecycle": Part(lambda place, size: lifecycle.measure(place, size.rounds), lifecycle.show),
     "intervals": Part(
         lambda place, size: intervals.measure(
-            place, size.records // 2, size.paced_s, size.part_rounds, size.intervals
+            place, size.records // 4, size.paced_s, size.part_rounds, size.intervals
         ),
         intervals.show,
     ),

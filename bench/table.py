@@ -6,7 +6,10 @@ _MIB = 1 << 20
 def show(report: dict) -> bool:
     """Prints the table and the verdicts; returns True if every target is met."""
     size = report["size"]
-    print(f"\nmedian of {size['rounds']} rounds, {size['records']:,} records of 200 bytes", end="")
+    print(
+        f"\nmedian of {size['rounds']} rounds, up to {size['records']:,} records of 200 bytes",
+        end="",
+    )
     print(f" ({size['waiting']:,} where each takes 10 ms)\n")
     print(f"{'':<44}{'records/s':>12}{'MiB':>7}   beside")
     for line in report["contenders"]:
