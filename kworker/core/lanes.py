@@ -1,4 +1,7 @@
-"""The order of records. A lane is one key (or one partition), never a hash bucket."""
+"""The order of records. A lane is one key (or one partition), never a hash bucket.
+
+Over 300 lines, since one file has every way in which a record enters and leaves its lane.
+"""
 
 import heapq
 from collections import deque
@@ -28,7 +31,8 @@ class Lanes:
 
     A lane is the queue of one key in one source partition, or of the whole partition with `ordering
     = "partition"`. One record of a lane is out (taken, and not yet finished) at a time, so taken
-    records can run side by side. A parked record waits until it is due, and blocks its lane.
+    records can run side by side; `take_behind` takes further ones ahead of their turn, to run one
+    after the other. A parked record waits until it is due, and blocks its lane.
     Partitions are served in turn, so that the backlog of one does not delay the others. Lanes
     outlive assignments: see `PartitionLanes`.
     """
@@ -38,6 +42,7 @@ class Lanes:
         self._turn: deque[PartitionLanes] = deque()  # those with something ready
         self._parked: list[tuple[float, int, Record]] = []
         self._turns = count()
+        self._ahead: set[Record] = set()  # taken before the earlier records of their lanes ended
         self._holding: set[tuple[PartitionLanes, object]] = set()  # lanes behind a held record
         self._all: WeakValueDictionary[tuple[str, int], PartitionLanes] = WeakValueDictionary()
         # Where records of a partition run that are not its own: those of a requeue partition.
@@ -119,12 +124,32 @@ class Lanes:
                 run.extend([ready.popleft() for _ in range(share)])
         return run
 
+    def take_behind(self, taken: deque[Record], most: int) -> deque[Record]:
+        """Takes up to `most` records that wait behind those just taken; returns all of them.
+
+        Those of a lane are in a row. Each may run only if the one before it has ended with results;
+        otherwise it has to be put back.
+        """
+        row: deque[Record] = deque()
+        share = -(-most // len(taken))
+        for first in taken:
+            row.append(first)
+            following, left = first.follower, min(share, most)
+            while following is not None and left and following not in self._ahead:
+                self._ahead.add(following)
+                row.append(following)
+                following, left, most = following.follower, left - 1, most - 1
+        return row
+
     def put_back(self, records: Iterable[Record]) -> None:
         """Takes back records that were taken, and whose handlers were not started.
 
         They are ready again, in their old order.
         """
         for record in reversed(list(records)):
+            if record in self._ahead:  # an earlier one of its lane is still out
+                self._ahead.remove(record)
+                continue
             lanes = record.source_lanes
             if not lanes.ready:
                 self._turn.appendleft(lanes)
@@ -133,7 +158,8 @@ class Lanes:
     def finish(self, records: Iterable[Record]) -> None:
         """Frees the lanes of records that have ended, so that the next record of each may run.
 
-        A record whose partition was closed meanwhile holds no lane, and is ignored.
+        Records of one lane are in its order. A record whose partition was closed meanwhile holds no
+        lane, and is ignored.
         """
         for record in records:
             lane = record.lane
@@ -152,6 +178,9 @@ class Lanes:
             record.follower = None
             del record.last
             lanes.busy[lane] = following
+            if self._ahead and following in self._ahead:
+                self._ahead.remove(following)
+                continue
             ready = lanes.ready
             # Older first: the oldest record is what holds back the commit.
             if not ready:
@@ -251,11 +280,14 @@ class Lanes:
         for lanes in own:
             for lane, head in list(lanes.busy.items()):
                 others = followers(head)
-                going = {record for record in others if record.partition is partition}
+                going = {
+                    r for r in others if r.partition is partition and (out or r not in self._ahead)
+                }
                 staying = [record for record in others if record not in going]
-                behind += [record for record in others if record in going]
+                behind += [r for r in others if r in going and r not in self._ahead]
                 for record in going:
                     record.follower = None
+                self._ahead -= going
                 if others:
                     follow(head, staying)
                 if head in leaving or (out and head.partition is partition):

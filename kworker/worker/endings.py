@@ -92,9 +92,11 @@ class Endings:
             others = [record for record in done if not isinstance(record.outcome, Results)]
             done = [record for record in done if isinstance(record.outcome, Results)]
         self._decider.succeeded(done)
+        # First, for a record that succeeded may have one of the others behind it in its lane.
+        self.finish(done)
         if others or self._ended_early:
-            done += self._judge_others(others)
-        return self.finish(done)
+            done += self.finish(self._judge_others(others))
+        return done
 
     def ended_late(self, records: list[Record]) -> list[Record]:
         """Takes records that ended after their partitions were revoked; returns those that count.

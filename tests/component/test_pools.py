@@ -40,6 +40,7 @@ class Work:
     def __init__(self) -> None:
         self.begun: list[Place] = []
         self.told: list[int] = []
+        self.told_after: list[tuple[Place, Place]] = []  # and what had begun last of its partition
         self.answer: Callable[[Message], Any] = lambda _: None
         self._gate = threading.Event()
 
@@ -64,6 +65,8 @@ class Work:
 
     def dead(self, message: Message, _error: BaseException) -> None:
         self.told.append(message.offset)
+        begun = [at for at in self.begun if at[0] == message.partition]
+        self.told_after.append(((message.partition, message.offset), begun[-1]))
 
     async def dead_aside(self, message: Message, error: BaseException) -> None:
         await asyncio.sleep(0)  # the others begin
@@ -125,16 +128,21 @@ def batched(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 def _running(kind: Callable[[Work, Slot, ResultEncoder, HandlerLoop], Any]) -> Iterator[Running]:
-    """Makes a worker over a topic of two partitions, each record of a key of its own."""
+    """Makes a worker over a topic of two partitions.
+
+    Each record has a key of its own, unless a `key` is given.
+    """
     made: list[tuple[Any, Work, HandlerLoop]] = []
 
-    def make(records: int = RECORDS, **options: Any) -> tuple[Bench, Work]:
+    def make(
+        records: int = RECORDS, key: bytes | None = None, **options: Any
+    ) -> tuple[Bench, Work]:
         work_ = Work()
         kafka = MemoryKafka(lambda: 1_700_000_000.0)
         kafka.create("foo", 2)
         kafka.create(RESULTS)
         for i in range(records):
-            kafka.append("foo", i % 2, value=b"%d" % i, key=b"%d" % i)
+            kafka.append("foo", i % 2, value=b"%d" % i, key=key or b"%d" % i)
         facts = TopicLimits([RESULTS])
         facts.update({RESULTS: 1 << 20}, {RESULTS: 1})
         slot = Scoreboard(1, HANDS).slots[0]
@@ -322,3 +330,102 @@ def test_more_dead_letters_than_threads_are_all_told(running: Running) -> None:
     eventually(all_settled, timeout_s=WAIT_S, every_s=0.001)
     assert len(work_.told) == len(bench.kafka.records(DEAD)) == 3 * HANDS
     assert work_.begun == []
+
+
+MANY = 1_000  # of one key in each of two partitions: most are handed over in rows
+
+
+def all_done(bench: Bench, records: int) -> None:
+    def done() -> bool:
+        bench.turn()
+        counters = bench.poll_loop.settlement.counters
+        return counters.done + counters.dead == records
+
+    eventually(done, timeout_s=WAIT_S, every_s=0.0)
+
+
+def of_partition(work_: Work, number: int) -> list[int]:
+    return [offset for partition, offset in work_.begun if partition == number]
+
+
+@pytest.mark.parametrize(("ordering", "key"), [("key", b"one"), ("partition", None)])
+def test_cheap_records_of_one_lane_are_handed_over_in_rows(
+    threaded: Running, ordering: str, key: bytes | None
+) -> None:
+    """One by one, each would cost two changes of threads."""
+    bench, work_ = threaded(2 * MANY, key, ordering=ordering)
+    work_.release()
+    all_done(bench, 2 * MANY)
+    assert of_partition(work_, 0) == of_partition(work_, 1) == list(range(MANY))
+    assert bench.poll_loop.dispatch._pool._handed < MANY
+
+
+@pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing")])
+def test_no_record_overtakes_one_of_its_row_that_is_held(
+    threaded: Running, error: Exception
+) -> None:
+    bench, work_ = threaded(2 * MANY, b"one", retry=HOLD)
+    failed: set[Place] = set()
+
+    def answer(message: Message) -> None:
+        at = message.partition, message.offset
+        if message.offset % 90 == 89 and at not in failed:
+            failed.add(at)
+            raise error
+
+    work_.answer = answer
+    work_.release()
+    all_done(bench, 2 * MANY)
+    twice = [offset for offset in range(MANY) for _ in range(2 if offset % 90 == 89 else 1)]
+    assert of_partition(work_, 0) == of_partition(work_, 1) == twice
+    assert (bench.poll_loop.flow.records, bench.poll_loop.flow.held) == (0, 0)
+
+
+def test_a_final_failure_in_a_row_is_told_before_the_next_record_begins(threaded: Running) -> None:
+    bench, work_ = threaded(2 * MANY, b"one", tells_dead=True)
+
+    def answer(message: Message) -> None:
+        if message.offset % 90 == 89:
+            raise Reject("no")
+
+    work_.answer = answer
+    work_.release()
+    all_done(bench, 2 * MANY)
+    assert of_partition(work_, 0) == of_partition(work_, 1) == list(range(MANY))
+    assert len(work_.told_after) == 2 * (MANY // 90)
+    assert all(told == begun for told, begun in work_.told_after)
+
+
+def test_a_revoke_gives_the_rest_of_a_row_away(threaded: Running) -> None:
+    """What a thread has of a lane, and has not begun, is the next owner's."""
+    bench, work_ = threaded(2 * MANY, b"one")
+    stop_at, waiting, go_on = (0, MANY // 2), threading.Event(), threading.Event()
+
+    def answer(message: Message) -> None:
+        if (message.partition, message.offset) == stop_at:
+            waiting.set()
+            assert go_on.wait(WAIT_S)
+
+    work_.answer = answer
+    work_.release()
+
+    def stopped() -> bool:
+        bench.turn()
+        return waiting.is_set()
+
+    eventually(stopped, timeout_s=WAIT_S, every_s=0.0)
+    gone = bench.poll_loop.assignment.partitions["foo", 0]
+    over = threading.Event()
+
+    def release() -> None:
+        eventually(lambda: bench.poll_loop.dispatch.shedding or over.is_set())
+        go_on.set()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    bench.poll_loop.assignment.revoked([("foo", 0)])
+    over.set()
+    releasing.join()
+    assert gone.in_flight == 0
+    assert of_partition(work_, 0) == list(range(MANY // 2 + 1))
+    assert bench.kafka.committed(GROUP)["foo", 0] == MANY // 2 + 1

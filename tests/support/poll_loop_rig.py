@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kworker.clients.errors import KafkaRequestError
 from kworker.clients.memory.broker import MemoryKafka
@@ -96,6 +96,8 @@ class SteppedEnded(CompletionQueue):
 
 class SteppedPool:
     """Begins what it is handed, and ends it when told so."""
+
+    runs_in_order: ClassVar[bool] = False
 
     def __init__(self, clock: Clock, hands: int) -> None:
         self.completed = SteppedEnded(clock)

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
@@ -28,6 +28,8 @@ class AsyncPool:
     record from the left. While the loop is busy, the poll thread may take unstarted records back
     from the right.
     """
+
+    runs_in_order: ClassVar[bool] = False
 
     def __init__(self, invoke: AsyncInvoke, hands: Sequence[Hand], loop: HandlerLoop) -> None:
         """`loop` is the handlers' own, which runs before the first record and after the last."""

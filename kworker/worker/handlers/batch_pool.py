@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import NoReturn, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
@@ -43,6 +43,8 @@ class BatchPool:
     (the queue of one key) busy, so a batch never has two records of one lane. Owned by the poll
     thread.
     """
+
+    runs_in_order: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -2,19 +2,24 @@
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.worker.handlers.completions import CompletionQueue
 
 Take = Callable[[int], deque[Record]]
-"""Returns up to so many records of different lanes; none when nothing may run."""
+"""Returns up to so many records; none when nothing may run.
+
+They are of different lanes. For a pool that runs them in order, later records of a lane may come
+right behind its first.
+"""
 
 
 class Pool(Protocol):
     """The interface of a pool of threads, or of an event loop, that runs handlers."""
 
     completed: CompletionQueue
+    runs_in_order: ClassVar[bool]  # the records of one call of `Take`
 
     @property
     def has_work(self) -> bool: ...

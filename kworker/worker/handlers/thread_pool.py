@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.outcome import Failed
+from kworker.core.outcome import Failed, Results
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Hand
 from kworker.log.running import HERE
@@ -44,13 +44,16 @@ class ThreadPool:
     """Runs handlers in threads, one for each of `hands`.
 
     A `Hand` is an entry of the scoreboard, in which a thread notes the record that it runs. Records
-    are handed over in runs. A run is a deque of records of different lanes (queues of one key). A
-    thread takes the records of its run from the left. The poll thread may take unstarted records
-    back from the right, when a slow record would hold up the others, or when no more records shall
-    begin. Taking from either side is atomic without a lock. If handlers are cheap and mostly
-    compute, few runs are handed over at once, since more threads would only wait for the
-    interpreter's lock. All other handlers get every thread.
+    are handed over in runs. A run is a deque of records, those of a lane (queue of one key) in a
+    row. A thread takes the records of its run from the left; if one ends without results, it leaves
+    the rest of its lane to a later run. The poll thread may take unstarted records back from the
+    right, when a slow record would hold up the others, or when no more records shall begin. Taking
+    from either side is atomic without a lock. If handlers are cheap and mostly compute, few runs
+    are handed over at once, since more threads would only wait for the interpreter's lock. All
+    other handlers get every thread.
     """
+
+    runs_in_order: ClassVar[bool] = True
 
     def __init__(self, invoke: Invoke, hands: Sequence[Hand]) -> None:
         self._invoke = invoke
@@ -208,6 +211,19 @@ class ThreadPool:
             self._current[index] = None
             self._finished[index] += 1
 
+    def _leave_lane(self, failed: Record, run: deque[Record]) -> None:
+        """Hands the records behind one that has failed back, without a run."""
+        while run and failed.lane is not None:
+            try:
+                record = run.popleft()
+            except IndexError:
+                return  # the poll thread has taken it
+            if record.lane != failed.lane or record.source_lanes is not failed.source_lanes:
+                run.appendleft(record)
+                return
+            record.outcome = NOT_ATTEMPTED
+            self.completed.add(record)
+
     def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
         invoke, add = self._invoke, self.completed.add
@@ -246,6 +262,8 @@ class ThreadPool:
                 record.outcome = Failed(error)
             add(record)
             done += 1
+            if type(record.outcome) is not Results:
+                self._leave_lane(record, run)
 
 
 def place_of(record: Record) -> int:

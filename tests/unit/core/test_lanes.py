@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -148,10 +149,92 @@ class Unordered(LanesAgainstModel):
     ordering = "none"
 
 
+class InRows(LanesAgainstModel):
+    """Later records of a lane are taken with its first, to run one after the other."""
+
+    @rule(most=st.integers(2, 6))
+    def take_in_rows(self, most: int) -> None:
+        """A row goes on where its lane does, and is no longer than was asked for."""
+        taken = self.lanes.take(most)
+        if not 0 < len(taken) < most:
+            self.out += taken
+            return
+        may = [r for r in self.unfinished if r not in (*self.out, *self.parked, *taken)]
+        row = list(self.lanes.take_behind(taken, most - len(taken)))
+        assert [record for record in row if record in taken] == list(taken)
+        assert len(row) <= most
+        assert Counter(row) <= Counter([*taken, *may])
+        for before, record in pairwise(row):
+            assert record in taken or self.ahead(record)[-1] is before
+        self.out += row
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """With a record, all before it in its lane have ended, unless they are not even out."""
+        last = data.draw(st.sampled_from(self.out))
+        before = self.ahead(last)
+        if set(before) <= set(self.out):
+            self._finish([*before, last])
+
+    def _finish(self, records: list[Record]) -> None:
+        self.lanes.finish(records)
+        for record in records:
+            self.out.remove(record)
+            self.unfinished.remove(record)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), delay=st.sampled_from([0.0, 1.0, 5.0]))
+    def park(self, data: st.DataObject, delay: float) -> None:
+        """Only what is at the head of its lane has run; what is behind it comes back later."""
+        record = data.draw(st.sampled_from(self.out))
+        if not self.ahead(record):
+            self.out.remove(record)
+            self.parked[record] = self.now + delay
+            self.lanes.park(record, self.now + delay)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        """Any of a row may come back before the others do."""
+        back = data.draw(st.lists(st.sampled_from(self.out), min_size=1, unique=True))
+        self.out = [record for record in self.out if record not in back]
+        self.lanes.put_back(back)
+
+    @precondition(lambda self: self.partitions)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        """What is out goes on, and in no lane; when it ends, it frees none."""
+        partition = data.draw(st.sampled_from(self.partitions))
+        self.partitions.remove(partition)
+        mine = [record for record in self.unfinished if record.partition is partition]
+        running = [record for record in mine if record in self.out]
+        dropped = self.lanes.close(partition).records
+        assert Counter([*dropped, *running]) == Counter(mine)
+        self.lanes.finish(running)
+        self.unfinished = [record for record in self.unfinished if record not in mine]
+        self.out = [record for record in self.out if record not in mine]
+        self.parked = {r: due for r, due in self.parked.items() if r not in mine}
+
+    @invariant()
+    def no_lane_has_two_out(self) -> None:
+        """Here it may; nothing else is kept of what was taken ahead."""
+        assert self.lanes._ahead <= set(self.out)
+
+    def teardown(self) -> None:
+        """What is behind a record that came back has not run either."""
+        back = [record for record in self.out if not set(self.ahead(record)) <= set(self.out)]
+        self.lanes.put_back(back)
+        self.out = sorted(set(self.out) - set(back), key=self.unfinished.index)
+        super().teardown()
+
+
 TestByKey = LanesAgainstModel.TestCase
+TestInRows = InRows.TestCase
 TestByPartition = ByPartition.TestCase
 TestUnordered = Unordered.TestCase
 TestByKey.settings = settings(max_examples=60, stateful_step_count=30)
+TestInRows.settings = settings(TestByKey.settings, max_examples=150)
 TestByPartition.settings = TestUnordered.settings = settings(TestByKey.settings, max_examples=25)
 
 
