@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test prove lint types audit bench profile backpressure clean java test-tools
+.PHONY: help install demo test prove lint types audit bench scale profile backpressure clean java test-tools
 
 # The first of these that is Python 3.11, 3.12 or 3.13; `make PYTHON=/path/to/python3` chooses.
 PYTHON ?= python3 python3.13 python3.12 python3.11
@@ -56,6 +56,9 @@ audit: install ## ask PyPI for known vulnerabilities of the pinned versions (pip
 bench: java install ## compare the speed of kworker with hand-written consumers, frameworks and pyspark alone (ARGS="--quick" is short)
 	@$(BIN)/python -m bench.run $(ARGS)
 
+scale: java install ## show what a record costs as records, keys, partitions, processes, retries and dead letters grow
+	@$(BIN)/python -m bench.scale $(ARGS)
+
 profile: java install ## show where the time of a worker goes: microseconds a record, by stage
 	@$(BIN)/python -m bench.stage_profile $(ARGS)
 
@@ -63,7 +66,7 @@ backpressure: java install ## run three consumers under one memory limit (withou
 	@$(BIN)/python -m bench.backpressure $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
-	rm -rf $(VENV) .demo .bench .bench-console .bench-rivals .backpressure .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .demo .bench .bench-scale .bench-console .bench-rivals .backpressure .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt

@@ -37,6 +37,7 @@ class Contender:
     retries: int = 0  # records that wait in a delay topic meanwhile
     processes: int = 1
     topic: str = TOPIC
+    ordering: str = "key"
     rest: float = 0.0  # share of the records that are timed, if the handler tells them apart
     part: float = 0.5  # share of the records: slow contenders read fewer
 
@@ -95,6 +96,14 @@ NO_OP = (
         ("kworker",),
         "no_op",
         retries=5_000,
+        part=ALL,
+    ),
+    Contender(
+        "kworker-partitions",
+        "the same, in the order of partitions",
+        ("kworker",),
+        "no_op",
+        ordering="partition",
         part=ALL,
     ),
 )
@@ -359,6 +368,7 @@ TARGETS = (
     ("kworker", "arroyo", 4.0),
     ("kworker", "parallel", 8.0),
     ("kworker-retries", "kworker", 0.95),
+    ("kworker-partitions", "kworker", 0.9),
     ("kworker-decoded", "poll", 0.2),
     *(("kworker-decoded", pool, 1.5) for pool in POOLS),
     ("kworker-exactly-once", "kworker-results", 0.85),

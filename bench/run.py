@@ -151,6 +151,7 @@ class Benchmark:
                 retries=contender.retries,
                 processes=contender.processes,
                 topic=contender.topic,
+                ordering=contender.ordering,
                 rest=round(wanted * contender.rest),
             )
             return ours.measure(self._place, run, service, wanted)

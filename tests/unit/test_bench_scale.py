@@ -1,0 +1,133 @@
+"""The benchmark of scale, but for what it measures: its verdicts, model, table and records."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bench import scale
+from bench.scale import ScalePoint
+from bench.watched import Broken
+from kworker.core.headers import Envelope
+from kworker.delay.routes import leaves_ms
+
+DUE_MS = 1_700_000_000_000
+
+
+def point(
+    size: int, cost_us: float, *, worker: int = 60_000_000, stolen: float = 0.0
+) -> ScalePoint:
+    peaks = {"worker": worker, "delay": 50_000_000, "supervisor": 40_000_000}
+    return ScalePoint(size, 1_000, cost_us / 1e3, peaks, stolen)
+
+
+def met(sweep: str, points: Sequence[ScalePoint]) -> list[bool]:
+    return [kept for kept, _ in scale.verdicts(sweep, points)]
+
+
+@pytest.mark.parametrize(("last_us", "kept"), [(4.0, True), (5.0, True), (5.1, False)])
+def test_the_largest_point_may_cost_a_quarter_more_than_the_least(
+    last_us: float, kept: bool
+) -> None:
+    assert met("keys", [point(1, 9.0), point(8, 4.0), point(64, last_us)]) == [kept]
+
+
+def test_the_median_of_the_tries_with_their_cpu_counts() -> None:
+    tries = [point(1, 9.0), point(1, 3.0), point(1, 5.0), point(1, 1.0, stolen=0.5)]
+    assert scale.median_of(tries).cost_us == pytest.approx(5.0)
+    assert scale.median_of([point(1, 2.0, stolen=0.2), tries[3]]).stolen == 0.2
+
+
+def test_one_point_alone_is_not_judged() -> None:
+    assert met("keys", [point(1, 9.0)]) == met("keys", []) == []
+
+
+def test_more_processes_than_cpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share the CPUs, so a record costs each of them more."""
+    monkeypatch.setattr(scale, "CPUS", 2)
+    points = [point(1, 200.0), point(2, 100.0), point(4, 400.0)]
+    assert met("processes", points) == [True]
+    assert "there are 2 CPUs: no verdict" in scale.line("processes", points[2])
+    assert "no verdict" not in scale.line("processes", points[1])
+
+
+def test_a_worker_may_not_take_more_memory_with_more_records() -> None:
+    points = [point(1, 4.0, worker=151_000_000), point(2, 4.0)]
+    assert met("records", points) == met("waiting", points) == [True, False]
+    assert met("dead", points) == [True]
+
+
+def test_the_model_gives_each_core_but_two_a_worker() -> None:
+    one, hundred = scale.model(5.0, 0.9)
+    assert (one.workers, hundred.workers) == (62, 6_200)
+    assert one.no_op == pytest.approx(62 * 0.9 * 200_000)
+    assert one.waiting == pytest.approx(62 * 6_400)
+    assert hundred.no_op == pytest.approx(100 * one.no_op)
+
+
+def test_the_model_has_no_worker_wait_faster_than_it_does_nothing() -> None:
+    [one, _] = scale.model(1_000.0, 1.0)
+    assert one.waiting == one.no_op == pytest.approx(62_000)
+
+
+def test_two_processes_at_half_the_cost_scale_fully() -> None:
+    assert scale.scaling([point(1, 200.0), point(2, 100.0)]) == 1.0
+    assert scale.scaling([point(1, 200.0), point(2, 125.0)]) == pytest.approx(0.8)
+    assert scale.scaling([point(1, 200.0)]) == 1.0
+
+
+def test_the_report_says_what_failed_and_what_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {
+        "records": [point(100_000, 5.0), point(1_000_000, 6.5)],
+        "processes": [point(1, 200.0), point(2, 100.0)],
+    }
+    assert not scale.report(found, tmp_path / "report.json")
+    told = capsys.readouterr().out
+    assert "FAIL  records: at 1,000,000 a record costs 1.30 × the least" in told
+    assert "PASS  processes: at 2 a record costs 0.50 ×" in told
+    assert "computed, not measured" in told
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert ScalePoint(**written["points"]["records"][0]) == found["records"][0]
+    assert [row["workers"] for row in written["computed"]] == [62, 6_200]
+
+
+def test_without_its_sweeps_nothing_is_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scale.report({"records": [point(1, 4.0)]}, None)
+    assert "computed" not in capsys.readouterr().out
+
+
+def test_a_written_retry_leaves_its_delay_topic_when_it_is_due() -> None:
+    """kworker reads its headers, and the time of writing decides when the delay is over."""
+    [_, second] = scale.retries(2, DUE_MS)
+    envelope = Envelope.open(second["headers"])
+    assert (envelope.source.place, envelope.attempt) == (("bench", 1, 1), 2)
+    assert leaves_ms(second["timestamp"], 600_000, envelope.due_ms, DUE_MS) == DUE_MS
+
+
+def test_the_time_of_an_event_is_read_from_the_log(tmp_path: Path) -> None:
+    log, at = tmp_path / "log", datetime(2026, 1, 2, tzinfo=UTC)
+    lines = [
+        {"timestamp": "2026-01-01T00:00:00Z", "event": "delay partitions assigned"},
+        {"timestamp": "2026-01-02T00:00:00Z", "event": "partitions assigned"},
+        {"timestamp": "2026-01-03T00:00:00Z", "event": "partitions assigned"},
+    ]
+    log.write_text("no JSON\n" + "\n".join(map(json.dumps, lines)))
+    assert scale.logged_at(log, "partitions assigned") == at.timestamp()
+    with pytest.raises(Broken, match="no 'revoked' in"):
+        scale.logged_at(log, "revoked")
+
+
+def test_help_teaches_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        scale.main(["--help"])
+    assert ended.value.code == 0
+    assert "For due records and dead letters, it is from" in capsys.readouterr().out
+
+
+def test_a_short_run_has_the_same_sweeps() -> None:
+    assert list(scale.QUICK) == list(scale.FULL)
+    assert all(len(points) == 2 for points in scale.QUICK.values())
