@@ -81,6 +81,10 @@ PARTS = {
 }
 
 
+ALL_NAMES = [*(contender.name for contender in CONTENDERS), *PARTS]
+QUICK_NAMES = [*{name for target in TARGETS for name in target[:2]}, "latency", "lifecycle"]
+
+
 class Benchmark:
     """Measures contenders, each once in a round."""
 
@@ -218,12 +222,15 @@ class Benchmark:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="kworker beside what people write instead.")
-    parser.add_argument("--quick", action="store_true", help="one short round, for development")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round of what has targets, in 6 minutes"
+    )
     parser.add_argument("--rounds", type=int, help="how often each contender runs")
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="NAME",
+        choices=ALL_NAMES,
         help=f"only these contenders, or parts: {', '.join(PARTS)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -240,8 +247,9 @@ def main() -> int:
     arguments = _arguments()
     size = QUICK if arguments.quick else FULL
     size = replace(size, rounds=arguments.rounds or size.rounds)
-    chosen = tuple(c for c in CONTENDERS if not arguments.only or c.name in arguments.only)
-    parts = {name: part for name, part in PARTS.items() if name in (arguments.only or PARTS)}
+    names = arguments.only or (QUICK_NAMES if arguments.quick else ALL_NAMES)
+    chosen = tuple(contender for contender in CONTENDERS if contender.name in names)
+    parts = {name: part for name, part in PARTS.items() if name in names}
     progress = Progress(arguments.resume, vars(size))
     with servers(".bench", redis=True) as place:
         print(f"filling topics with {size.records:,} records", flush=True)

@@ -18,7 +18,7 @@ from bench import (
     stage_profile,
 )
 from bench.backpressure import Act, Sample
-from bench.contenders import CONTENDERS
+from bench.contenders import CONTENDERS, TARGETS
 from bench.place import Place
 from bench.progress import Progress
 from bench.run import QUICK, Benchmark
@@ -80,6 +80,12 @@ def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path
     [kworker] = [line for line in report["contenders"] if line["name"] == "kworker"]
     assert (kworker["ratios"], kworker["peak_bytes"]) == ({"poll": 0.5}, 2 << 20)
     assert [target["to"] for target in report["targets"]] == ["poll"]
+
+
+def test_targets_name_contenders() -> None:
+    """Any other name would be a target that nobody sees."""
+    names = {contender.name for contender in CONTENDERS}
+    assert {name for target in TARGETS for name in target[:2]} <= names
 
 
 def acts(*, killed: int = -signal.SIGKILL, done: int = 10) -> dict[str, Act]:
