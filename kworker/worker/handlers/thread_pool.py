@@ -213,16 +213,17 @@ class ThreadPool:
 
     def _leave_lane(self, failed: Record, run: deque[Record]) -> None:
         """Hands the records behind one that has failed back, without a run."""
-        while run and failed.lane is not None:
+        lane, lanes = failed.lane, failed.source_lanes
+        while lane is not None:
             try:
-                record = run.popleft()
+                following = run[0]
+                if following.lane != lane or following.source_lanes is not lanes:
+                    return
+                run.popleft()
             except IndexError:
-                return  # the poll thread has taken it
-            if record.lane != failed.lane or record.source_lanes is not failed.source_lanes:
-                run.appendleft(record)
-                return
-            record.outcome = NOT_ATTEMPTED
-            self.completed.add(record)
+                return  # the poll thread has taken the rest
+            following.outcome = NOT_ATTEMPTED
+            self.completed.add(following)
 
     def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
@@ -260,10 +261,10 @@ class ThreadPool:
                 record.outcome = invoke(record, now_ns) if partition.open else NOT_ATTEMPTED
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 record.outcome = Failed(error)
+            if type(record.outcome) is not Results:
+                self._leave_lane(record, run)  # while the record is still this thread's
             add(record)
             done += 1
-            if type(record.outcome) is not Results:
-                self._leave_lane(record, run)
 
 
 def place_of(record: Record) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import (
     NO_RESULTS,
     DeadLettered,
@@ -58,6 +59,23 @@ class Gates:
 
     def until_begun(self, *offsets: int) -> None:
         eventually(lambda: set(offsets) <= set(self.begun), timeout_s=WAIT_S)
+
+
+class Snatching(CompletionQueue):
+    """Changes each record as soon as it has it, as the poll thread may: it owns it then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: list[int] = []
+        kept = self.add
+
+        def add(record: Record) -> None:
+            if isinstance(record.outcome, Failed):
+                self.failed.append(record.offset)
+                record.outcome, record.lane = NO_RESULTS, None
+            kept(record)
+
+        self.add = add
 
 
 @pytest.fixture
@@ -695,3 +713,28 @@ def test_a_record_that_runs_again_has_not_waited_since_its_intake(pools: Pools) 
     assert len(ended(pool, 2)) == 2
     eventually(lambda: not pool.has_work, timeout_s=WAIT_S)
     assert not any(pool.completed.wait_times())
+
+
+def test_a_record_that_failed_holds_its_row_back_whatever_becomes_of_it(threads: Pools) -> None:
+    """The poll thread may have judged it, before this thread comes to the next of its lane."""
+    begun: list[int] = []
+
+    def work(record: Record, _began: float) -> Outcome:
+        begun.append(record.offset)
+        return Failed(ValueError("no")) if record.offset == 1 else NO_RESULTS
+
+    pool = threads(work)
+    pool.completed = queue = Snatching()
+    partition = a_partition()
+    row = [a_record(partition, offset, lane=b"a") for offset in range(4)]
+    other = a_record(partition, 4, lane=b"b")
+    pool.hand(deque([*row, other]))
+    ended: list[Record] = []
+
+    def all_ended() -> bool:
+        ended.extend(queue.take(0.0))
+        return len(ended) == 5
+
+    eventually(all_ended, timeout_s=WAIT_S)
+    assert (begun, queue.failed) == ([0, 1, 4], [1])
+    assert [row[2].outcome, row[3].outcome] == [NOT_ATTEMPTED] * 2
