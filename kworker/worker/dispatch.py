@@ -85,8 +85,6 @@ class Dispatch:
             clock,
         )
         self._stages: tuple[Stage, ...] = (quarantine, claims, self._orphans, self.endings)
-        # A claim is asked for at the head of a lane only.
-        self._takes_rows = pool.runs_in_order and isinstance(claims, Unclaimed)
         self._in_pool: set[Record] = set()
         self._adopted: list[Record] = []  # have an outcome already, and end in the next turn
         self._shedding: Collection[Partition] = ()  # nothing of these begins
@@ -243,8 +241,8 @@ class Dispatch:
             if admitted := deque(self._admitted(run, self._may_run)):
                 return admitted
             run = self._claims.take(most)
-        if self._takes_rows and 0 < len(run) < most:
-            return self._lanes.take_behind(run, most - len(run))
+        if self._pool.runs_in_order and 0 < len(run) < most:
+            return self._claims.take_behind(run, most - len(run))
         return run
 
     def _admitted(

@@ -120,6 +120,10 @@ class ClaimClient:
         self._prefetch.took(len(run))
         return run
 
+    def take_behind(self, taken: deque[Record], most: int) -> deque[Record]:  # noqa: ARG002
+        """Adds nothing to those taken: only the first record of a lane is claimed."""
+        return taken
+
     def put_back(self, records: Iterable[Record]) -> None:
         """Takes back records that `take` returned and that have not started.
 

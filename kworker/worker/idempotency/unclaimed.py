@@ -23,6 +23,7 @@ class Unclaimed:
         self._lanes = lanes
         self.calls = EndTimes()  # there are none
         self.take = lanes.take
+        self.take_behind = lanes.take_behind
         self.put_back = lanes.put_back
 
     @property
