@@ -17,7 +17,7 @@ from bench import ours
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 from bench.paced import PACED, PER_SECOND, Pace, pace
 from bench.place import Place
-from bench.topic import Group, count_records, ends
+from bench.topic import count_records, ends
 
 CHOICES = ("50ms", "100ms", "200ms", "500ms", "1s", "2s")
 OFFSETS = "__consumer_offsets"
@@ -66,13 +66,9 @@ def _row(
     calling = replace(service, handler="called", concurrency=WAIT_THREADS, topic=PACED)
     run = f"{run}-paced"
     environment = calling.environment(place, run)
-    group = Group(place.kafka, run, PACED)
-    group.begin(0)
-    group.close()
-    ours.command(environment, "topics", "create")
     results = f"{run}.results"
     with (
-        ours.started(environment, place.folder / f"{run}.log"),
+        ours.started_at_the_end(place, run, PACED, environment),
         pace(place.kafka, results) as pacing,
     ):
         pacing.begin()

@@ -88,17 +88,14 @@ def _row(
 def _started(
     place: Place, run: str, contender: ours.Service | frameworks.Program
 ) -> Iterator[None]:
-    group = Group(place.kafka, run, PACED)
-    group.begin(0)
-    group.close()
-    log = place.folder / f"{run}.log"
     environment = contender.environment(place, run)
     if isinstance(contender, ours.Service):
-        ours.command(environment, "topics", "create")
-        with ours.started(environment, log):
+        with ours.started_at_the_end(place, run, PACED, environment):
             yield
     else:
+        Group.skip(place.kafka, run, PACED)
         create(place.kafka, f"{run}.results")
+        log = place.folder / f"{run}.log"
         with frameworks.started(frameworks.COMMANDS[contender.rival](), environment, log):
             yield
 

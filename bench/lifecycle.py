@@ -1,11 +1,10 @@
 """The times of a service's life: start, drain, reload, and a worker that joins the group."""
 
 import json
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -84,7 +83,7 @@ def _reload(place: Place, run: str) -> Iterator[tuple[str, float]]:
         ours.command(environment, "reload")
         took.append(time.monotonic() - began)
 
-    with _running(place, run, environment):
+    with ours.started_at_the_end(place, run, PACED, environment):
         delays_ms = _beside(place, run, reload)
     yield RELOAD, took[0]
     yield RELOAD_WORST, max(delays_ms) / 1000
@@ -121,7 +120,7 @@ def _joined(place: Place, run: str, environment: dict[str, str]) -> tuple[float,
         processes[partition].add(json.loads(result.value())["process"])
 
     began: list[float] = []
-    with _running(place, run, environment), ExitStack() as second:
+    with ours.started_at_the_end(place, run, PACED, environment), ExitStack() as second:
 
         def join() -> None:
             began.append(time.monotonic())
@@ -134,18 +133,6 @@ def _joined(place: Place, run: str, environment: dict[str, str]) -> tuple[float,
     if not kept or not moved:
         raise Broken(f"{len(moved)} partitions moved, and {len(kept)} stayed")
     return first - began[0], max(kept) / 1000, max(moved) / 1000
-
-
-@contextmanager
-def _running(
-    place: Place, run: str, environment: dict[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    group = Group(place.kafka, run, PACED)
-    group.begin(0)
-    group.close()
-    ours.command(environment, "topics", "create")
-    with ours.started(environment, place.folder / f"{run}.log") as process:
-        yield process
 
 
 def _beside(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.place import KWORKER, Place
-from bench.topic import ALL, TOPIC, Group, count_records, wait_for_retries
+from bench.topic import ALL, DELAY, TOPIC, Group, count_records, wait_for_retries
 from bench.watched import Broken, Measured, wait_until_done
 
 HERE = Path(__file__).resolve().parent
@@ -59,7 +59,7 @@ class Service:
             "BENCH_REST_ENDED": str(place.folder / f"{run}.rest-ended"),
         }
         if self.retries:
-            environment["KWORKER_RETRY__DELAYS"] = '["10m"]'
+            environment["KWORKER_RETRY__DELAYS"] = f'["{DELAY}"]'
         if self.exactly_once:
             environment["KWORKER_DELIVERY__GUARANTEE"] = "exactly-once"
         if self.claims:
@@ -79,7 +79,7 @@ def measure(place: Place, run: str, service: Service, records: int) -> Measured:
     environment = service.environment(place, run)
     try:
         command(environment, "topics", "create")
-        wait_for_retries(place.kafka, f"{run}.retry.10m", service.retries)
+        wait_for_retries(place.kafka, run, service.retries)
         with started(environment, place.folder / f"{run}.log") as process:
             measured = wait_until_done(group, place.folder / f"{run}.begun", records, process)
             _check(environment, place.kafka, run, service.handler, records)
@@ -98,6 +98,17 @@ def _check(environment: dict, servers: str, run: str, handler: str, records: int
     results = count_records(servers, f"{run}.results")
     if done != records or results != (records if handler in ("result", "decoded") else 0):
         raise Broken(f"{done:,} done and {results:,} results, of {records:,} records")
+
+
+@contextmanager
+def started_at_the_end(
+    place: Place, run: str, topic: str, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs `kworker start` for the records that come into the topic from now on."""
+    Group.skip(place.kafka, run, topic)
+    command(environment, "topics", "create")
+    with started(environment, place.folder / f"{run}.log") as process:
+        yield process
 
 
 @contextmanager

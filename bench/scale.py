@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,7 +29,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench import ours
@@ -37,18 +37,21 @@ from bench.handwritten import NO_OP_THREADS, WAIT_S, WAIT_THREADS
 from bench.place import Place, Stolen, servers
 from bench.progress import Progress
 from bench.topic import (
+    DELAY,
+    DELAY_S,
     PARTITIONS,
     RECORD_BYTES,
     TIMEOUT_S,
     TOPIC,
     Group,
     Key,
+    delay_topic,
     distinct_key,
     ends,
     fill,
+    wait_for_retries,
 )
 from bench.watched import SLOWEST, START_S, Broken
-from kworker.core.headers import ATTEMPT, DUE, SOURCE
 from kworker.errors import KworkerError
 from kworker.instance.proc import rss_bytes
 from kworker.instance.state_folder import StateFolder
@@ -83,7 +86,6 @@ STOLEN = 0.02  # the share of the CPU that other virtual machines may take
 TRIES, LASTING_S = 3, 10.0  # a point is measured so often, until its tries have lasted so long
 SAMPLE_S, LOOK_S = 0.2, 0.05
 CPUS = len(os.sched_getaffinity(0))
-DELAY, DELAY_S = "10m", 600
 COUNTING = "counting"  # a group that has no position
 DELAYS = {"KWORKER_RETRY__DELAYS": f'["{DELAY}"]'}
 REJECTING = """from kworker import Message, Reject\n
@@ -176,7 +178,7 @@ class ScaleBenchmark:
         service = self._service(variables=DELAYS)
         self._delay(run, service, size, time.time() + DELAY_S)
         measured = self._measured(run, service, self._each)
-        if (left := self._left(f"{run}.delay", f"{run}.retry.{DELAY}")) != size:
+        if (left := self._left(f"{run}.delay", delay_topic(run))) != size:
             raise Broken(f"{left:,} of {size:,} records wait")
         return measured
 
@@ -257,11 +259,11 @@ class ScaleBenchmark:
 
     def _delay(self, run: str, service: ScaleService, count: int, due_s: float) -> None:
         self._begin(run, service, 0)
-        write(self._place.kafka, f"{run}.retry.{DELAY}", retries(count, round(due_s * 1000)))
+        wait_for_retries(self._place.kafka, run, count, due_s)
 
     def _measured(self, run: str, service: ScaleService, records: int) -> tuple[int, float]:
         measured = ours.measure(self._place, run, service, records)
-        return measured[0], measured[1]
+        return measured.records, measured.seconds
 
     def _seconds(
         self, run: str, service: ScaleService, counter: str, records: int, event: str
@@ -332,48 +334,6 @@ def logged_at(log: Path, event: str) -> float:
         if f'"{event}"' in text:
             return datetime.fromisoformat(json.loads(text)["timestamp"]).timestamp()
     raise Broken(f"no {event!r} in {log}")
-
-
-def retries(count: int, due_ms: int) -> Iterator[dict[str, Any]]:
-    """Yields records for the delay topic, written so that their delay ends at `due_ms`."""
-    for number in range(count):
-        partition = number % PARTITIONS
-        headers = [
-            (SOURCE, b"%s/%d/%d/0" % (TOPIC.encode(), partition, number)),
-            (ATTEMPT, b"2"),
-            (DUE, b"%d" % due_ms),
-        ]
-        yield {
-            "key": b"%d" % number,
-            "value": b"{}",
-            "partition": partition,
-            "timestamp": due_ms - 1000 * DELAY_S,
-            "headers": headers,
-        }
-
-
-def write(kafka: str, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
-    """Writes records, given as arguments of `Producer.produce`. Raises if one is refused."""
-    refused: list[object] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": kafka,
-            "enable.idempotence": True,
-            "compression.type": "lz4",
-            "linger.ms": 50,
-            "delivery.report.only.error": True,
-            "on_delivery": lambda error, _: refused.append(error),
-        }
-    )
-    for record in records:
-        while True:
-            try:
-                producer.produce(topic, **record)
-                break
-            except BufferError:
-                producer.poll(LOOK_S)  # the queue is full
-    if producer.flush(TIMEOUT_S) or refused:
-        raise RuntimeError(f"{topic} could not be filled: {refused[:1] or 'no answer'}")
 
 
 def line(sweep: str, point: ScalePoint) -> str:

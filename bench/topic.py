@@ -2,10 +2,13 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from kworker.core.headers import ATTEMPT, DUE, SOURCE
 
 TOPIC = "bench"
 DISTINCT = "distinct-keys"
@@ -15,6 +18,7 @@ KEYS = 10_000
 RECORD_BYTES = 200
 TIMEOUT_S = 30.0
 ALL = 1 << 62  # records
+DELAY, DELAY_S = "10m", 600
 HOT_EVERY = 100  # in the topic HOT, one of so many records has the hot key
 
 Key = Callable[[int], str]
@@ -55,30 +59,40 @@ def fill(
     servers: str,
     topic: str,
     count: int,
-    size: int = RECORD_BYTES,
     *,
     key: Key | None = None,
     sources: bool = False,
     partitions: int = PARTITIONS,
 ) -> None:
-    """Creates the topic and writes `count` records of `size` bytes. Raises if one is refused.
+    """Creates the topic and writes `count` orders. Raises if one is refused.
 
     For `key` see `values`. With `sources` they are results, and say what they came of.
     """
     create(servers, topic, partitions)
-    append(servers, topic, count, size, key=key, sources=sources)
+    orders = enumerate(values(count, RECORD_BYTES, key))
+    write(
+        servers,
+        topic,
+        (
+            {"key": customer, "value": value, "headers": _source(number) if sources else []}
+            for number, (customer, value) in orders
+        ),
+    )
 
 
-def append(
-    servers: str,
-    topic: str,
-    count: int,
-    size: int = RECORD_BYTES,
-    *,
-    key: Key | None = None,
-    sources: bool = False,
-) -> None:
-    """Writes records to a topic that is there, as `fill` does."""
+def _source(number: int) -> list[tuple[str, bytes]]:
+    source = f"orders/{number % PARTITIONS}/{number}/1700000000000".encode()
+    return [("kworker-source", source)]
+
+
+def append(servers: str, topic: str, count: int) -> None:
+    """Writes `count` orders to a topic that is there. Raises if one is refused."""
+    orders = values(count, RECORD_BYTES)
+    write(servers, topic, ({"key": key, "value": value} for key, value in orders))
+
+
+def write(servers: str, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
+    """Writes records, given as arguments of `Producer.produce`. Raises if one is refused."""
     refused: list[object] = []
 
     def report(error: object, _: Message) -> None:
@@ -96,39 +110,48 @@ def append(
             "log_level": 3,  # hides warnings about a broker that has just started
         }
     )
-    for number, (customer, value) in enumerate(values(count, size, key)):
-        source = f"orders/{number % PARTITIONS}/{number}/1700000000000".encode()
-        _send(producer, topic, customer, value, [("kworker-source", source)] if sources else [])
+    for record in records:
+        _send(producer, topic, record)
     if producer.flush(TIMEOUT_S) or refused:
-        raise RuntimeError(f"the topic could not be filled: {refused[:1] or 'no answer'}")
+        raise RuntimeError(f"{topic} could not be filled: {refused[:1] or 'no answer'}")
 
 
-def _send(
-    producer: Producer, topic: str, key: str, value: str, headers: list[tuple[str, bytes]]
-) -> None:
+def _send(producer: Producer, topic: str, record: Mapping[str, Any]) -> None:
     while True:
         try:
-            producer.produce(topic, value, key, headers=headers)
+            producer.produce(topic, **record)
         except BufferError:
             producer.poll(0.1)  # the queue is full: let some be acknowledged
         else:
             return
 
 
-def wait_for_retries(servers: str, topic: str, count: int) -> None:
-    """Writes records to a delay topic as a worker does; none is due for ten minutes."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50})
-    due_ms = int((time.time() + 600) * 1000)
+def retries(count: int, due_ms: int) -> Iterator[dict[str, Any]]:
+    """Yields records of the delay topic, as a worker writes them DELAY_S before they are due."""
     for number in range(count):
         partition = number % PARTITIONS
         headers = [
-            ("kworker-source", b"%s/%d/%d/0" % (TOPIC.encode(), partition, number)),
-            ("kworker-attempt", b"2"),
-            ("kworker-due", b"%d" % due_ms),
+            (SOURCE, b"%s/%d/%d/0" % (TOPIC.encode(), partition, number)),
+            (ATTEMPT, b"2"),
+            (DUE, b"%d" % due_ms),
         ]
-        producer.produce(topic, b"{}", b"%d" % number, partition, headers=headers)
-    if producer.flush(TIMEOUT_S):
-        raise RuntimeError(f"{topic} could not be filled")
+        yield {
+            "key": b"%d" % number,
+            "value": b"{}",
+            "partition": partition,
+            "timestamp": due_ms - 1000 * DELAY_S,
+            "headers": headers,
+        }
+
+
+def wait_for_retries(servers: str, run: str, count: int, due_s: float | None = None) -> None:
+    """Writes `count` records to a run's delay topic; by default they are due in DELAY_S."""
+    due_s = time.time() + DELAY_S if due_s is None else due_s
+    write(servers, delay_topic(run), retries(count, round(due_s * 1000)))
+
+
+def delay_topic(run: str) -> str:
+    return f"{run}.retry.{DELAY}"
 
 
 class Group:
@@ -148,6 +171,13 @@ class Group:
         places = [TopicPartition(self._topic, p, offset) for p, offset in starts.items()]
         self._consumer.commit(offsets=places, asynchronous=False)
         return sum(self._ends[p] - offset for p, offset in starts.items())
+
+    @classmethod
+    def skip(cls, servers: str, group: str, topic: str) -> None:
+        """Moves a group to the end of the topic."""
+        skipping = cls(servers, group, topic)
+        skipping.begin(0)
+        skipping.close()
 
     def left(self) -> int:
         """The number of records after the committed positions."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import scale
+from bench import scale, topic
 from bench.scale import ScalePoint
 from bench.watched import Broken
 from kworker.core.headers import Envelope
@@ -102,7 +102,7 @@ def test_without_its_sweeps_nothing_is_computed(capsys: pytest.CaptureFixture[st
 
 def test_a_written_retry_leaves_its_delay_topic_when_it_is_due() -> None:
     """kworker reads its headers, and the time of writing decides when the delay is over."""
-    [_, second] = scale.retries(2, DUE_MS)
+    [_, second] = topic.retries(2, DUE_MS)
     envelope = Envelope.open(second["headers"])
     assert (envelope.source.place, envelope.attempt) == (("bench", 1, 1), 2)
     assert leaves_ms(second["timestamp"], 600_000, envelope.due_ms, DUE_MS) == DUE_MS
