@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from kworker.sandbox import Options, Sandbox
-from tests.support import kafka, oracles, shared
+from tests.support import kafka, oracles, shared, written
 from tests.support.evidence import SHOWN, Evidence, gather
 from tests.support.kafka import Read, Writer, numbered
 from tests.support.ledgers import Fault, Invocation, Position, Produced, now_ns
@@ -412,23 +412,14 @@ class Batches:
     @property
     def under_way(self) -> bool:
         """Whether one is planned, and not noted as finished."""
-        planned, noted = _last(self._checkpoint / "offsets"), _last(self._checkpoint / "commits")
-        return planned > noted
+        return written.planned(self._checkpoint) > written.noted(self._checkpoint)
 
     def just_written(self) -> bool:
         """Whether the one under way was seen to write; to be asked again and again."""
-        versions = _last(self._log, ".json")
+        versions = written.highest(self._log, ".json")
         if not self.under_way:
             self._versions_before = versions
         return self.under_way and versions > self._versions_before
-
-
-def _last(folder: Path, suffix: str = "") -> int:
-    """The highest of the numbers by which files are called."""
-    if not folder.is_dir():
-        return -1
-    names = (path.name.removesuffix(suffix) for path in folder.iterdir())
-    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 # What is held against what was written.

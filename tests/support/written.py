@@ -1,18 +1,28 @@
 """What a table's own files tell of the batches of a query, read without Spark."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 
 def planned(checkpoint: Path) -> int:
     """The last batch whose range is fixed, or -1."""
-    return _highest(checkpoint / "offsets")
+    return highest(checkpoint / "offsets")
 
 
 def noted(checkpoint: Path) -> int:
     """The last batch that is noted as written, or -1."""
-    return _highest(checkpoint / "commits")
+    return highest(checkpoint / "commits")
+
+
+def highest(folder: Path, suffix: str = ".compact") -> int:
+    """The highest of the numbers by which files are called, with or without a suffix; or -1."""
+    try:
+        names = [name.removesuffix(suffix) for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return -1  # not made yet, or put aside by a job that takes the table over
+    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def in_delta(table: Path) -> int:
@@ -58,10 +68,3 @@ IN: dict[str, Callable[[Path], int]] = {
     "parquet": in_parquet,
 }
 """By format."""
-
-
-def _highest(folder: Path) -> int:
-    if not folder.is_dir():
-        return -1
-    names = (path.name.removesuffix(".compact") for path in folder.iterdir())
-    return max((int(name) for name in names if name.isdigit()), default=-1)

@@ -1,5 +1,6 @@
 """A folder of small files, such as a checkpoint, on any file system."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,8 +72,10 @@ class LocalFolder:
         return (self.path / name).exists()
 
     def names(self, below: str) -> Sequence[str]:
-        folder = self.path / below
-        return [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        try:
+            return os.listdir(self.path / below)
+        except (FileNotFoundError, NotADirectoryError):  # perhaps just now: a job moves it
+            return []
 
     def walk(self, below: str) -> Sequence[str]:
         found = sorted((self.path / below).rglob("*"))
