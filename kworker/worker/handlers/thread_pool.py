@@ -4,7 +4,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar, NoReturn
 
@@ -17,27 +16,13 @@ from kworker.worker.handlers.completions import CompletionQueue, HandlerTimes
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
 from kworker.worker.handlers.pool import Take
+from kworker.worker.handlers.run_cost import RUNS_EACH, RunCost
 
-RUN_S = 0.001  # of work in a run, as far as its records' cost is known
-RUN_MOST = 1024
-RUNS_EACH = 2  # one that a thread runs, and one that waits for it
 SLOW_NS = 1_000_000  # a record that takes longer is counted by itself, and not with the run's mean
 STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
 _SLACK = 0.4  # of the time of a record
-_FORGET = 0.3
 _SAMPLED = 8  # of so many runs of one record one is measured: thread_time() is a system call
-CHEAP_S = 0.0003
-_COMPUTING = 0.2  # of a run's time, much of which a computing thread waits for the others
-_SATURATED = 0.8  # of one interpreter: more runs at once only wait for each other
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """The measured cost of a run: its seconds per record, and its share of time on a CPU."""
-
-    record_s: float
-    computing: float
 
 
 class ThreadPool:
@@ -67,7 +52,7 @@ class ThreadPool:
         self._seen: list[tuple[deque[Record] | None, int]] = [(None, 0)] * len(hands)
         self._seen_at = 0.0
         self._stuck = 0  # number of runs without progress
-        self._sample = self._known = _Sample(RUN_S, 0.0)  # the first runs are of one
+        self._cost = RunCost(len(hands))
         self._placement = CpuAffinity(CpuAffinityPolicy())
         self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
         self._threads = [
@@ -84,11 +69,11 @@ class ThreadPool:
 
         Returns the number of records taken.
         """
-        self._learn()
+        self._cost.learn()
         self._unbegun = [run for run in self._unbegun if run]
-        size = max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
+        size = self._cost.run_size
         fed = 0
-        for _ in range(self._useful() - self._moving()):
+        for _ in range(self._cost.useful_runs - self._moving()):
             if not (run := take(size)):
                 break
             fed += len(run)  # counted before a thread has the run
@@ -107,10 +92,10 @@ class ThreadPool:
         one thread is enough, too: the end of each of its runs, which are long, may wake the poll
         loop, and a thread whose two runs took less time than the slack would idle.
         """
-        useful = self._useful()
+        useful = self._cost.useful_runs
         if useful == RUNS_EACH or self._moving() < 0.75 * useful:
             return 0.0
-        return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._known.record_s))
+        return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._cost.record_s))
 
     def hand(self, run: deque[Record]) -> None:
         """Queues a run (a deque of records) for the next free thread. Called by the poll thread."""
@@ -123,10 +108,10 @@ class ThreadPool:
 
         Called by the poll thread.
         """
-        if now - self._seen_at < min(STUCK_S_MOST, max(STUCK_S, 2 * self._known.record_s)):
+        if now - self._seen_at < min(STUCK_S_MOST, max(STUCK_S, 2 * self._cost.record_s)):
             return []
         self._seen_at = now
-        self._placement.decide(self._cheap() and self._known.computing > _COMPUTING, now)
+        self._placement.decide(self._cost.computes, now)
         before = self._seen
         self._seen = [(run, -1 if run is None else len(run)) for run in self._current]
         stuck = [
@@ -163,31 +148,8 @@ class ThreadPool:
             self._runs.put(None)
         self._placement.end()
 
-    def _learn(self) -> None:
-        sample, known = self._sample, self._known
-        if sample is not known:
-            self._sample = self._known = _Sample(
-                known.record_s + _FORGET * (sample.record_s - known.record_s),
-                known.computing + _FORGET * (sample.computing - known.computing),
-            )
-
     def _moving(self) -> int:
         return self._handed - sum(self._finished) - self._stuck
-
-    def _useful(self) -> int:
-        """Returns the maximum number of runs (deques of records) that are queued or running.
-
-        Each thread that the handlers can make use of gets two.
-        """
-        threads = len(self._threads)
-        if self._cheap():
-            saturating = int(_SATURATED / max(self._known.computing, 1e-3))
-            threads = max(1, min(threads, saturating))
-        return RUNS_EACH * threads
-
-    def _cheap(self) -> bool:
-        """Returns True if handlers are so fast that the cost of handing records over matters."""
-        return self._known.record_s < CHEAP_S
 
     def _serve(self, index: int) -> None:
         hand = self._hands[index]
@@ -202,7 +164,7 @@ class ThreadPool:
             if sampled and done:  # else it was withdrawn
                 wall_s = time.monotonic() - began + 1e-9
                 computed = time.thread_time() - computed
-                self._sample = _Sample(wall_s / done, computed / wall_s)
+                self._cost.add(wall_s / done, computed / wall_s)
             if self._end_copy is not None:
                 self._end_copy()
             self.completed.wake()

@@ -405,11 +405,12 @@ def test_a_withdrawn_run_says_nothing_of_what_a_record_costs(threads: Pools) -> 
     for offset in range(2, 40):
         pool.hand(a_run(offset))
     pool.withdraw(())
-    pool._sample = sample = pool._known
+    pool._cost.learn()
+    known_s = pool._cost.record_s
     gates.release(1)
     ended(pool, 1)
     eventually(lambda: pool._moving() == 0, timeout_s=WAIT_S)
-    assert pool._sample.record_s >= sample.record_s / 10
+    assert pool._cost._sample.record_s >= known_s / 10
 
 
 def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
