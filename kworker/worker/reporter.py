@@ -69,6 +69,7 @@ class StatusReporter:
         """Writes the whole state of the poll loop to shared memory now."""
         self._slot.words[Field.POLLED] = 1
         self._write_counters()
+        self._write_times()
         self._report_lag()
         self._report_text()
 
@@ -79,6 +80,10 @@ class StatusReporter:
             words[_FIELDS[name]] = value
         for reason, number in loop.settlement.counters.dead_by_reason.items():
             words[DEAD_BY_REASON[reason]] = number
+
+    def _write_times(self) -> None:
+        """Adds up what each handler thread measured, which costs more than the counters do."""
+        loop, words = self._loop, self._slot.words
         for fields, numbers in (
             (RUN_TIMES, loop.dispatch.run_times),
             (WAIT_TIMES, loop.dispatch.wait_times),

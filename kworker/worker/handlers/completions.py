@@ -49,10 +49,11 @@ class CompletionQueue:
 
     def wake(self) -> None:
         """Wakes the thread that waits in `take`."""
-        try:
-            self._empty.release()
-        except RuntimeError:
-            pass  # it is woken already
+        if self._empty.locked():  # else it is woken already
+            try:
+                self._empty.release()
+            except RuntimeError:
+                pass  # by another thread, just now
 
     def take(self, wait_s: float) -> list[Record]:
         """Returns all records; waits up to `wait_s` for the first."""

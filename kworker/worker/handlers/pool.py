@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.worker.handlers.completions import CompletionQueue
@@ -19,8 +19,9 @@ class Pool(Protocol):
     """The interface of a pool of threads, or of an event loop, that runs handlers."""
 
     completed: CompletionQueue
-    runs_in_order: ClassVar[bool]  # the records of one call of `Take`
 
+    @property
+    def runs_in_order(self) -> bool: ...  # the records of one call of `Take`
     @property
     def has_work(self) -> bool: ...
     def feed(self, take: Take) -> int: ...

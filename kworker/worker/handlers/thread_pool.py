@@ -4,8 +4,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from queue import SimpleQueue
-from typing import ClassVar, NoReturn
+from queue import Empty, SimpleQueue
+from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed, Results
@@ -38,8 +38,6 @@ class ThreadPool:
     other handlers get every thread.
     """
 
-    runs_in_order: ClassVar[bool] = True
-
     def __init__(self, invoke: Invoke, hands: Sequence[Hand]) -> None:
         self._invoke = invoke
         self._hands = hands
@@ -71,14 +69,24 @@ class ThreadPool:
         """
         self._cost.learn()
         self._unbegun = [run for run in self._unbegun if run]
-        size = self._cost.run_size
+        room = max(0, self._cost.useful_runs - self._moving())
+        if not self.runs_in_order:
+            records = take(room)  # a call for each would cost more than to hand it over
+            for record in records:
+                self.hand(deque((record,)))
+            return len(records)
         fed = 0
-        for _ in range(self._cost.useful_runs - self._moving()):
-            if not (run := take(size)):
+        for _ in range(room):
+            if not (run := take(self._cost.run_size)):
                 break
             fed += len(run)  # counted before a thread has the run
             self.hand(run)
         return fed
+
+    @property
+    def runs_in_order(self) -> bool:
+        """True if one thread gets all records of a call of `Take`; False if each may get one."""
+        return self._cost.run_size > 1
 
     @property
     def has_work(self) -> bool:
@@ -152,26 +160,41 @@ class ThreadPool:
         return self._handed - sum(self._finished) - self._stuck
 
     def _serve(self, index: int) -> None:
-        hand = self._hands[index]
+        hand, current, finished = self._hands[index], self._current, self._finished
         hand.set_thread(threading.get_native_id())
         times = self.completed.new_times()
-        while (run := self._runs.get()) is not None:
-            self._current[index] = run
-            sampled = len(run) > 1 or self._finished[index] % _SAMPLED == 0
-            computed = time.thread_time() if sampled else 0.0
-            began = time.monotonic()
-            done = self._run(run, hand, times)
-            if sampled and done:  # else it was withdrawn
-                wall_s = time.monotonic() - began + 1e-9
-                computed = time.thread_time() - computed
-                self._cost.add(wall_s / done, computed / wall_s)
+        while (run := self._next_run(index)) is not None:
+            current[index] = run
+            if len(run) > 1 or finished[index] % _SAMPLED == 0:
+                self._run_sampled(run, hand, times)
+            else:
+                self._run(run, hand, times)
             if self._end_copy is not None:
                 self._end_copy()
             self.completed.wake()
-            hand.clear()
-            HERE.running = None
-            self._current[index] = None
-            self._finished[index] += 1
+            finished[index] += 1
+        self._rest(index)
+
+    def _next_run(self, index: int) -> deque[Record] | None:
+        """Waits for the next run; returns None at the end of the pool."""
+        try:
+            return self._runs.get_nowait()
+        except Empty:
+            self._rest(index)
+            return self._runs.get()
+
+    def _rest(self, index: int) -> None:
+        """Notes that this thread runs no record. A run that follows at once is noted instead."""
+        self._hands[index].clear()
+        HERE.running = None
+        self._current[index] = None
+
+    def _run_sampled(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> None:
+        computed, began = time.thread_time(), time.monotonic()
+        if done := self._run(run, hand, times):  # else it was withdrawn
+            wall_s = time.monotonic() - began + 1e-9
+            computed = time.thread_time() - computed
+            self._cost.add(wall_s / done, computed / wall_s)
 
     def _leave_lane(self, failed: Record, run: deque[Record]) -> None:
         """Hands the records behind one that has failed back, without a run."""

@@ -308,6 +308,26 @@ def test_one_thread_leaves_the_poll_loop_no_time_to_sleep(
     gates.release(*range(8))
 
 
+def test_slow_handlers_get_the_records_of_one_call_apart(threads: Pools) -> None:
+    """One thread would run them in turn, and with a call for each a turn takes long."""
+    gates = Gates()
+    gates.hold(*range(8))
+    pool = threads(gates.work, 4)
+    asked: list[int] = []
+
+    def take(most: int) -> deque[Record]:
+        asked.append(most)
+        assert not pool.runs_in_order
+        return a_run(*range(most))
+
+    assert pool.feed(take) == 8
+    gates.until_begun(0, 1, 2, 3)
+    assert pool.feed(take) == 0
+    assert asked == [8, 0]
+    gates.release(*range(8))
+    assert len(ended(pool, 8)) == 8
+
+
 def test_one_slow_handler_leaves_the_other_threads_busy(threads: Pools) -> None:
     """Fed by what a poll thread would: look for what is stuck, hand over what is wanted."""
     gates = Gates()
@@ -427,7 +447,14 @@ def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
     assert [(h.topic, h.partition, h.offset) for h in slot.held()] == [("orders", 0, 7)]
     gates.release(7)
     eventually(lambda: slot.held() == [], timeout_s=WAIT_S)
+    gates.hold(8)
+    for offset in (8, 9):
+        pool.hand(a_run(offset))
+    gates.until_begun(8)
     pool.stop()
+    gates.release(8)
+    eventually(lambda: not pool._threads[0].is_alive(), timeout_s=WAIT_S)
+    assert slot.held() == []
 
 
 def test_completions_are_taken_at_once_and_in_order() -> None:
