@@ -6,11 +6,13 @@ Over 300 lines, for callbacks, pauses and positions share the state of one librd
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_END,
     OFFSET_INVALID,
     Consumer,
     KafkaError,
@@ -45,6 +47,7 @@ class Listener(Protocol):
 
 _STATISTICS_MS = 1000  # in which a client reports its place in the group
 _COMMIT_S = 5.0
+_WAKE_S = 0.2  # for answers that nobody reads
 _HIDDEN_S = 2.0  # without an answer for so long, positions are hidden
 _HIDDEN_EACH_S = 1.0
 _HIDDEN_MOST = 3  # partitions that are named
@@ -250,9 +253,21 @@ class KafkaConsumer:
         partitions = [TopicPartition(*at, start) for at, start in starts.items()]
         if self._incremental:
             self._consumer.incremental_assign(partitions)
+            self._wake_fetchers()
         else:
             self._consumer.assign(partitions)
         self._unresumed.update(starts)
+
+    def _wake_fetchers(self) -> None:
+        """Lets kept partitions go on after a rebalance, in which the library has paused them.
+
+        Its thread for a broker is not told that they are resumed: it looks when it has something
+        else to do, or after a second. So it gets something to do.
+        """
+        own = self._consumer.assignment()
+        asked = [TopicPartition(each.topic, each.partition, OFFSET_END) for each in own]
+        with suppress(KafkaException):  # else they wait for that second
+            self._consumer.offsets_for_times(asked, timeout=_WAKE_S)
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:
         """Stops fetching partitions that the group has revoked, or that are lost."""

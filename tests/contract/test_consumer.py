@@ -9,6 +9,7 @@ import pytest
 from kworker.clients.errors import KafkaRequestError
 from kworker.clients.events import ConsumerEvent
 from kworker.core.membership import Absence
+from kworker.core.message import PartitionId
 from kworker.core.offset_map import METADATA_MAX, Committed
 from tests.support.kafka_and_twin import Cluster, Real, sized
 from tests.support.member import Member, for_a_while, new_group, until
@@ -537,4 +538,35 @@ def test_a_kip_848_member_without_partitions_is_a_member(
     members = [Member(kafka, [source], group=group, **new) for _ in range(2)]
     until(lambda: not any(each.consumer.absence for each in members), *members)
     until(lambda: any(each.owned for each in members), *members)
+    kafka.end()
+
+
+class Finishing(Member):
+    """Lets what it has in hand come to its end before it gives partitions up."""
+
+    def revoked(self, partitions: list[PartitionId]) -> None:
+        time.sleep(0.1)
+        super().revoked(partitions)
+
+
+def test_partitions_that_a_kip_848_rebalance_leaves_go_on_at_once(
+    bootstrap: str, topic: Callable[..., str]
+) -> None:
+    """And not after the second for which the client's thread may sleep: it pauses all of them."""
+    kafka = Real(bootstrap, topic)
+    new = {"group_protocol": "consumer", "fetch_wait_max_ms": 10}
+    waits = []
+    for _ in range(3):  # the machine may be busy for one of them
+        source, group = kafka.create(2), new_group()
+        one = Finishing(kafka, [source], group=group, **new)
+        until(lambda one=one: len(one.ends) == 2, one)
+        two = Member(kafka, [source], group=group, **new)
+        until(lambda one=one: len(one.owned) == 1, one, two)
+        began = time.monotonic()
+        fill(kafka, source, b"alpha", partition=one.owned[0][1])
+        until(lambda one=one: one.records, one, two)
+        waits.append(time.monotonic() - began)
+        two.consumer.close()
+        until(lambda one=one: len(one.owned) == 2, one)
+    assert min(waits) < 0.6
     kafka.end()
