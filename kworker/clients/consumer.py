@@ -253,21 +253,23 @@ class KafkaConsumer:
         partitions = [TopicPartition(*at, start) for at, start in starts.items()]
         if self._incremental:
             self._consumer.incremental_assign(partitions)
-            self._wake_fetchers()
+            self._wake_fetchers(kept=self._assigned() - starts.keys())
         else:
             self._consumer.assign(partitions)
         self._unresumed.update(starts)
 
-    def _wake_fetchers(self) -> None:
+    def _assigned(self) -> set[PartitionId]:
+        return {(each.topic, each.partition) for each in self._consumer.assignment()}
+
+    def _wake_fetchers(self, kept: Iterable[PartitionId]) -> None:
         """Lets kept partitions go on after a rebalance, in which the library has paused them.
 
         Its thread for a broker is not told that they are resumed: it looks when it has something
         else to do, or after a second. So it gets something to do.
         """
-        own = self._consumer.assignment()
-        asked = [TopicPartition(each.topic, each.partition, OFFSET_END) for each in own]
-        with suppress(KafkaException):  # else they wait for that second
-            self._consumer.offsets_for_times(asked, timeout=_WAKE_S)
+        if asked := [TopicPartition(*at, OFFSET_END) for at in kept]:
+            with suppress(KafkaException):  # else they wait for that second
+                self._consumer.offsets_for_times(asked, timeout=_WAKE_S)
 
     def unassign(self, partitions: Iterable[PartitionId]) -> None:
         """Stops fetching partitions that the group has revoked, or that are lost."""

@@ -1,11 +1,11 @@
-"""What a record costs the handler threads: how large their runs shall be, and how many at once."""
+"""The cost of a record in handler threads, and the size and number of runs that follow from it."""
 
 from dataclasses import dataclass
 
-RUN_S = 0.001  # of work in a run, as far as its records' cost is known
+_RUN_S = 0.001  # of work in a run, as far as its records' cost is known
 RUN_MOST = 1024
 RUNS_EACH = 2  # one that a thread runs, and one that waits for it
-CHEAP_S = 0.0003
+_CHEAP_S = 0.0003
 _FORGET = 0.3
 _SATURATED = 0.8  # of one interpreter: more runs at once only wait for each other
 _COMPUTING = 0.2  # of a run's time, much of which a computing thread waits for the others
@@ -27,7 +27,7 @@ class RunCost:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._sample = self._known = _Sample(RUN_S, 0.0)  # the first runs are of one
+        self._sample = self._known = _Sample(_RUN_S, 0.0)  # the first runs are of one
 
     def add(self, record_s: float, computing: float) -> None:
         """Notes the seconds per record of a run, and its share of time on a CPU."""
@@ -50,12 +50,12 @@ class RunCost:
     @property
     def run_size(self) -> int:
         """The number of records that a run shall have."""
-        return max(1, min(RUN_MOST, int(RUN_S / self._known.record_s)))
+        return max(1, min(RUN_MOST, int(_RUN_S / self._known.record_s)))
 
     @property
     def cheap(self) -> bool:
         """True if handlers are so fast that the cost of handing records over matters."""
-        return self._known.record_s < CHEAP_S
+        return self._known.record_s < _CHEAP_S
 
     @property
     def computes(self) -> bool:

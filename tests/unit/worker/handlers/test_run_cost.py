@@ -1,4 +1,4 @@
-"""What is learned of a record's cost, and the runs that follow from it."""
+"""The cost of a record, learned from runs, and the runs that follow from it."""
 
 import pytest
 
