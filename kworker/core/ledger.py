@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
-from kworker.core.offset_map import OffsetRange, fits, size
+from kworker.core.offset_map import OffsetRange, fits
 
 _FORGET_LEAST = 4_096  # settled records beyond an unsettled one, before they are forgotten
 _SAMPLES_MOST = 1_024
@@ -151,12 +151,10 @@ class Ledger:
         return not self.unsettled or self._fits(more, offset, offset + more)
 
     def _fits(self, more: int, first: int, last: int) -> bool:
-        end, rest = last + 1, 0
+        if self._before and last < self._before[-1][1]:
+            return True  # as it did when they were delivered before: fewer are unsettled now
         begin = first if self.position is None else self.position
-        if self._before:
-            end = max(end, self._before[-1][1])
-            rest = size(self._reached, [(max(b, self._reached), e) for b, e in self._before])
-        return fits(self.unsettled + more, end - begin, rest)
+        return fits(self.unsettled + more, last + 1 - begin)
 
     # -- delivery and settling --------------------------------------------------------
 

@@ -17,19 +17,15 @@ OffsetRange = tuple[int, int]
 """Offsets from the first up to the second, without it. Several ascend and do not touch."""
 
 _NAME = "kworker"
-_PREFIX = f"{_NAME}1:"
+_PREFIX = f"{_NAME}2:"
 _DIGEST_BYTES = 8
-_HEAD = Struct(f">{2 * _DIGEST_BYTES}sQB")  # origin, base, form
+_HEAD = Struct(f">{2 * _DIGEST_BYTES}sQB")  # origin, base, Rice parameter
 _CHECK_BYTES = 4
 _BODY_MAX = (METADATA_MAX - len(_PREFIX)) // 4 * 3
-RUNS_BYTES_MAX = _BODY_MAX - _HEAD.size - _CHECK_BYTES
-SPAN_MAX = 8 * RUNS_BYTES_MAX
-"""Offsets that a map of bits can hold."""
+MAP_BITS_MAX = 8 * (_BODY_MAX - _HEAD.size - _CHECK_BYTES)
+"""The size of the largest offset map; of this many offsets, any can be unsettled."""
 
-_JOINT_BYTES = 10  # the most by which a number grows when more offsets precede its run
-_RUNS, _BITS = 0, 1
 _END = 1 << 63
-_ONES = re.compile("1+")
 
 
 class Committed(NamedTuple):
@@ -81,20 +77,11 @@ def encode(origin: bytes, base: int, runs: Sequence[OffsetRange]) -> str:
     The offset `base` is not done: the first run begins above it. Raises ValueError for a map that
     is too large for a commit; a check with `fits` prevents such maps.
     """
-    form, data = _smaller(base, runs) if runs else (_RUNS, b"")
-    if len(data) > RUNS_BYTES_MAX:
+    parameter, data = _golomb_rice(base, runs) if runs else (0, b"")
+    if 8 * len(data) > MAP_BITS_MAX:
         raise ValueError(f"an offset map of {len(runs)} ranges is too large for a commit")
-    body = _HEAD.pack(origin, base, form) + data
+    body = _HEAD.pack(origin, base, parameter) + data
     return _PREFIX + b64encode(body + crc32(body).to_bytes(_CHECK_BYTES)).decode()
-
-
-def _smaller(base: int, runs: Sequence[OffsetRange]) -> tuple[int, bytes]:
-    bits_bytes = (runs[-1][1] - base + 6) // 8
-    if len(runs) < bits_bytes:  # of which each takes one at least
-        data = _runs(base, runs)
-        if len(data) <= bits_bytes:
-            return _RUNS, data
-    return _BITS, _bits(base, runs)
 
 
 def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignored:
@@ -109,7 +96,7 @@ def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignor
         return Ignored("foreign", "of another version" if ours else "not written by kworker")
     if (body := _body(text)) is None:
         return Ignored("damaged", "its check sum does not match")
-    found_origin, base, form = _HEAD.unpack_from(body)
+    found_origin, base, parameter = _HEAD.unpack_from(body)
     data = body[_HEAD.size :]
     if not data:
         return []
@@ -117,7 +104,7 @@ def decode(text: str, origin: bytes, position: int) -> list[OffsetRange] | Ignor
         return Ignored("foreign", "of another cluster, topic or partition")
     if base != position:
         return Ignored("foreign", f"of position {base}, not {position}")
-    runs = _from_bits(base, data) if form else _from_runs(base, data)
+    runs = _from_golomb_rice(base, parameter, data)
     return Ignored("damaged", "its runs make no sense") if runs is None else runs
 
 
@@ -187,13 +174,12 @@ def _body(text: str) -> bytes | None:
 # -- size of a map --------------------------------------------------------------------
 
 
-def fits(unsettled: int, span: int, rest: int = 0) -> bool:
+def fits(unsettled: int, span: int) -> bool:
     """Returns True if the offset map surely fits into a commit, in whatever order records end.
 
     The map covers `span` offsets, the first at the position, of which `unsettled` are not done.
-    `rest` is the result of `size` for the ranges done beyond the last delivered record, or 0.
     """
-    return span <= SPAN_MAX or _size_max(unsettled, span) + rest <= RUNS_BYTES_MAX
+    return span <= MAP_BITS_MAX or _bits_max(unsettled, span) <= MAP_BITS_MAX
 
 
 def unsettled_max(span: int) -> int:
@@ -201,99 +187,58 @@ def unsettled_max(span: int) -> int:
     return bisect_left(range(span), True, key=lambda n: not fits(n + 1, span))
 
 
-def _size_max(unsettled: int, span: int) -> int:
-    """Returns an upper bound of the bytes that a map of run lengths takes for `span` offsets.
+def _bits_max(unsettled: int, span: int) -> int:
+    """Returns the most bits that a map takes in which `unsettled` of `span` offsets are not done.
 
-    The map stores the length of each run of done offsets. It also stores the length of each gap:
-    two or more of the `unsettled` offsets in a row. If every length takes one byte, the map takes
-    at most `unsettled` bytes. A run longer than 64 takes a second byte, but no more than span / 64
-    runs are so long. Further bytes, of still longer runs and of long gaps, are added likewise.
+    It grows with both numbers. So what fits still does when some of the unsettled offsets are done.
     """
-    size, shift = unsettled, 6
-    while longer := span >> shift:
-        size += min(unsettled, longer)
-        shift += 7
-    while unsettled := unsettled >> 7:
-        size += unsettled
-    return size
+    parameter = _parameter(unsettled, span)
+    return unsettled * (parameter + 1) + ((span - unsettled) >> parameter)
 
 
-def size(base: int, runs: Sequence[OffsetRange]) -> int:
-    """Returns the most bytes that `runs`, at `base` or above, add to a map of offsets below it."""
-    return len(_runs(base - 1, runs)) + _JOINT_BYTES if runs else 0
+def _parameter(unsettled: int, span: int) -> int:
+    """Returns the Rice parameter for which `_bits_max` is smallest.
+
+    One more takes a bit more for each unsettled offset, and halves the unary part of all.
+    """
+    done = span - unsettled
+    return max(0, ((done - 1) // unsettled).bit_length() - 1) if done > 0 else 0
 
 
-# -- run lengths ----------------------------------------------------------------------
-# Alternately, the number of offsets that are done, and of those before them that are not. The
-# latter is nearly always 1, which is marked in the lowest bit of the former instead.
+# -- Golomb-Rice code -----------------------------------------------------------------
+# Numbers say how many offsets are done before the next one that is not, from the base on to the end
+# of the last range. A number's code is as many zeros as it contains the parameter's power of two, a
+# 1, and the remainder in as many bits as the parameter says. With the parameter 0 it is a bit map.
 
 
-def _runs(base: int, runs: Iterable[OffsetRange]) -> bytes:
-    data = bytearray()
+def _golomb_rice(base: int, runs: Sequence[OffsetRange]) -> tuple[int, bytes]:
+    numbers: list[int] = []
     before = base
     for begin, end in runs:
-        gap = begin - before
-        done = (end - begin - 1) << 1 | (gap > 1)
-        if done > 0x7F:
-            _put(data, done)
-        else:
-            data.append(done)
-        if gap > 1:
-            _put(data, gap - 2)
+        if begin - before > 1:
+            numbers += [0] * (begin - before - 1)
+        numbers.append(end - begin)
         before = end
-    return bytes(data)
+    parameter = _parameter(len(numbers), before - base)
+    one = 1 << parameter
+    codes = {n: "0" * (n >> parameter) + f"{one | n & one - 1:b}" for n in set(numbers)}
+    bits = "".join([codes[number] for number in numbers])
+    size = (len(bits) + 7) // 8
+    return parameter, int(bits.ljust(8 * size, "0"), 2).to_bytes(size)
 
 
-def _put(data: bytearray, number: int) -> None:
-    """Appends a varint: seven bits a byte, lowest first; the eighth bit says that more follow."""
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    data.append(number)
-
-
-def _numbers(data: bytes) -> list[int] | None:
-    numbers, number, shift = [], 0, 0
-    for byte in data:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(number)
-            number = shift = 0
-    return None if shift else numbers
-
-
-def _from_runs(base: int, data: bytes) -> list[OffsetRange] | None:
-    if (numbers := _numbers(data)) is None:
+def _from_golomb_rice(base: int, parameter: int, data: bytes) -> list[OffsetRange] | None:
+    if parameter >= _END.bit_length():
         return None
+    bits = f"{int.from_bytes(data):0{8 * len(data)}b}"
     runs: list[OffsetRange] = []
-    before, rest = base, iter(numbers)
-    for number in rest:
-        gap = 1
-        if number & 1:
-            if (more := next(rest, None)) is None:
-                return None
-            gap = more + 2
-        begin = before + gap
-        before = begin + (number >> 1) + 1
-        runs.append((begin, before))
-    return runs if before < _END else None
-
-
-# -- bits -----------------------------------------------------------------------------
-# One for each offset above the base, the lowest first.
-
-
-def _bits(base: int, runs: Sequence[OffsetRange]) -> bytes:
-    first = base + 1
-    flags = bytearray(b"0") * (runs[-1][1] - first)
-    for begin, end in runs:
-        flags[begin - first : end - first] = b"1" * (end - begin)
-    flags.reverse()
-    return int(flags, 2).to_bytes((len(flags) + 7) // 8, "little")
-
-
-def _from_bits(base: int, data: bytes) -> list[OffsetRange] | None:
-    flags = f"{int.from_bytes(data, 'little'):b}"[::-1]
-    runs = [(base + 1 + m.start(), base + 1 + m.end()) for m in _ONES.finditer(flags)]
-    return runs if runs and runs[-1][1] < _END else None
+    begin, read = base + 1, 0
+    for code in re.finditer(f"(0*)(1[01]{{{parameter}}})", bits):
+        end = begin + (len(code[1]) << parameter) + int(code[2], 2) - (1 << parameter)
+        if begin < end:
+            runs.append((begin, end))
+        begin, read = end + 1, code.end()
+    padding = bits[read:]
+    if not runs or "1" in padding or len(padding) > 7:
+        return None
+    return runs if runs[-1][1] < _END else None

@@ -394,8 +394,7 @@ class Crowding(Calm):
 
     def __init__(self) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(offset_map, "SPAN_MAX", 3)
-        self.patch.setattr(offset_map, "RUNS_BYTES_MAX", 3)
+        self.patch.setattr(offset_map, "MAP_BITS_MAX", 8)
         super().__init__()
 
     def teardown(self) -> None:

@@ -260,7 +260,7 @@ def test_an_offset_map_survives_the_first_commit(
     "metadata",
     [
         "from another tool",
-        "kworker1:AAAA",
+        "kworker2:AAAA",
         encode(origin_of(TopicIdentity("another cluster", "1"), ("foo", 0)), 0, [(1, 3)]),
     ],
 )
@@ -422,17 +422,16 @@ def test_a_full_offset_map_pauses_only_its_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The partition waits until some of its records end; then all come, none twice."""
-    monkeypatch.setattr(offset_map, "SPAN_MAX", 4)
-    monkeypatch.setattr(offset_map, "RUNS_BYTES_MAX", 4)
+    monkeypatch.setattr(offset_map, "MAP_BITS_MAX", 8)
     kafka = two_partitions(records=60)
     bench = Bench(kafka, ["foo"])
     bench.turn(4)
     crowded = bench.poll_loop.assignment.partitions["foo", 0]
     assert crowded in bench.poll_loop.flow.paused
     taken = [value for value in bench.in_hand() if value and value.startswith(b"0")]
-    assert len(taken) == 4
+    assert len(taken) == 8
     bench.turn(30)
-    assert len(bench.pool.held) == 8
+    assert len(bench.pool.held) == 16
     assert any("foo/0 is paused" in reason for reason in bench.poll_loop.problems)
     bench.end(*taken[1:])
     bench.turn(6)

@@ -142,8 +142,7 @@ def test_a_partition_with_a_full_map_is_read_on_as_records_end(
     kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What had no room is read again, also where the stretch had been read to its end."""
-    monkeypatch.setattr(offset_map, "SPAN_MAX", 3)
-    monkeypatch.setattr(offset_map, "RUNS_BYTES_MAX", 3)
+    monkeypatch.setattr(offset_map, "MAP_BITS_MAX", 8)
     for i in range(4, 40):
         kafka.append("foo", 0, value=b"0-%d" % i, key=b"0-%d" % i)
     course = OffsetRanges({("foo", 0): range(40)}, ALL)

@@ -4,9 +4,8 @@ import base64
 import zlib
 from collections.abc import Iterator
 
-PREFIX = "kworker1:"
-HEAD_BYTES, CHECK_BYTES = 25, 4  # of the body: origin, base, form; and the sum at its end
-RUN_LENGTHS, BITS = 0, 1
+PREFIX = "kworker2:"
+HEAD_BYTES, CHECK_BYTES = 25, 4  # of the body: origin, base, parameter; and the sum at its end
 
 
 def named_beyond(position: int, metadata: str) -> list[range]:
@@ -19,29 +18,24 @@ def named_beyond(position: int, metadata: str) -> list[range]:
     head, told = body[:HEAD_BYTES], body[HEAD_BYTES:-CHECK_BYTES]
     assert zlib.crc32(head + told) == int.from_bytes(body[-CHECK_BYTES:], "big")
     assert int.from_bytes(head[16:24], "big") == position, "of another position"
-    return list(_bits(position, told) if head[24] == BITS else _lengths(position, told))
+    return list(_ranges(position, head[24], _bits(told)))
 
 
-def _bits(position: int, told: bytes) -> Iterator[range]:
-    for at in range(8 * len(told)):
-        if told[at // 8] >> at % 8 & 1:
-            yield range(position + 1 + at, position + 2 + at)
+def _ranges(position: int, parameter: int, bits: Iterator[int]) -> Iterator[range]:
+    """What is done between one offset that is not and the next, as a Golomb-Rice code says it."""
+    begin, done = position + 1, 0
+    for bit in bits:
+        if not bit:
+            done += 2**parameter
+            continue
+        for place in reversed(range(parameter)):
+            done += next(bits) * 2**place
+        if done:
+            yield range(begin, begin + done)
+        begin, done = begin + done + 1, 0
 
 
-def _lengths(position: int, told: bytes) -> Iterator[range]:
-    numbers = _numbers(told)
-    end = position
-    for number in numbers:
-        begin = end + (next(numbers) + 2 if number % 2 else 1)
-        end = begin + number // 2 + 1
-        yield range(begin, end)
-
-
-def _numbers(told: bytes) -> Iterator[int]:
-    number = shift = 0
+def _bits(told: bytes) -> Iterator[int]:
     for byte in told:
-        number += (byte % 128) << shift
-        shift += 7
-        if byte < 128:
-            yield number
-            number = shift = 0
+        for place in reversed(range(8)):
+            yield byte >> place & 1

@@ -32,8 +32,7 @@ class DoneStaysDone(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(offset_map, "RUNS_BYTES_MAX", 12)
-        self.patch.setattr(offset_map, "SPAN_MAX", 30)
+        self.patch.setattr(offset_map, "MAP_BITS_MAX", 56)
         self.patch.setattr(ledger, "_FORGET_LEAST", 4)
         self.log: list[int] = []
         self.end = 100

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kworker.core import ledger
 from kworker.core.ledger import Ledger
-from kworker.core.offset_map import OffsetRange
+from kworker.core.offset_map import METADATA_MAX, OffsetRange, encode
 
 
 def names(runs: list[OffsetRange], offset: int) -> bool:
@@ -221,17 +221,41 @@ def test_records_done_earlier_and_gone_are_not_waited_for() -> None:
     assert a_ledger.position_after() == (15, [(20, 30)])
 
 
-def test_an_earlier_offset_map_takes_room_in_the_next() -> None:
+def full_ledger() -> tuple[Ledger, list[int], int]:
+    """One whose offset map has room for no other record; its unsettled offsets, and its end."""
+    offsets = list(range(0, 200_000, 50))
+    fitting = Ledger(0).count_fitting(offsets)
+    assert 1_000 < fitting < len(offsets)
+    end = offsets[fitting - 1] + 1
+    a_ledger = Ledger(0)
+    a_ledger.deliver_run(list(range(end)))
+    a_ledger.settle(set(range(end)).difference(offsets))
+    return a_ledger, offsets[:fitting], end
+
+
+def test_an_earlier_full_offset_map_has_room_for_the_same_records() -> None:
+    """They are delivered again one by one otherwise, each after the end of the one before."""
+    full, offsets, end = full_ledger()
+    assert not full.has_room(1, end + 49)
+    position, done = full.position_after()
+    assert position is not None
+    again = Ledger(position, done)
+    assert again.count_fitting(list(range(end - 1))) == end - 1
+    assert again.deliver_run(list(range(end - 1))) == set(range(end - 1)).difference(offsets)
+    assert again.position_after() == (position, done)
+    assert again.count_fitting([end - 1, end + 49, end + 99]) == 1
+
+
+def test_an_earlier_offset_map_is_kept_by_the_next_while_its_records_end() -> None:
     """Else it would be forgotten by the first commit after a restart, or not fit."""
-    done = [(n, n + 150) for n in range(100_000, 300_000, 160)]
-    a_ledger = Ledger(0, done)
-    offsets = list(range(0, 50_000, 100))
-    fitting = a_ledger.count_fitting(offsets)
-    assert 0 < fitting < len(offsets)
-    assert Ledger(0).count_fitting(offsets) == len(offsets)
-    a_ledger.deliver_run(offsets[:fitting])
-    a_ledger.settle(offsets[1:fitting:2])
-    assert a_ledger.position_after()[1][-len(done) :] == done
+    position, done = full_ledger()[0].position_after()
+    again = Ledger(position, done)
+    again.deliver_run(list(range(1_001)))
+    again.settle(range(0, 1_001, 100))
+    position, beyond = again.position_after()
+    assert position == 50
+    assert beyond[-1_000:] == done[-1_000:]
+    assert len(encode(bytes(16), position, beyond)) <= METADATA_MAX
 
 
 def test_settling_again_what_was_forgotten_changes_nothing() -> None:
