@@ -33,7 +33,8 @@ class Flow:
     A partition starves if it has records in Kafka, but none in flight. While a partition starves,
     each other partition has a credit: about twice an even share of the worker's limits. A partition
     is paused once its records in flight have filled its credit for `starving_s`, and another
-    partition has starved all that time.
+    partition has starved all that time. If the worker takes as many records meanwhile as it may
+    have in flight, there is room enough, and the client has only not come to that partition yet.
 
     The offset map in a partition's commit metadata is full when too many of its records are
     unfinished, or their offsets are too far apart. Then the poll loop pauses the partition at the
@@ -54,7 +55,8 @@ class Flow:
         self._full_since: float | None = None
         self._had_room = False  # since the last look
         self._all_paused = False
-        self._over_since: dict[Partition, float] = {}
+        self._taken = 0  # records, ever
+        self._over_since: dict[Partition, tuple[float, int]] = {}  # with `_taken` at that time
         self._crowded_since: dict[Partition, float] = {}
         self.paused: set[Partition] = set()
         self.stopped = False  # for good: draining
@@ -84,6 +86,7 @@ class Flow:
         total = sum(sizes)
         self.records += len(sizes)
         self.bytes += total
+        self._taken += len(sizes)
         partition.in_flight += len(sizes)
         partition.in_flight_bytes += total
         # Forgets slowly, so that one large record makes the next takes careful.
@@ -130,14 +133,17 @@ class Flow:
 
         Returns 0 if the worker is full, is draining, or cannot publish its results.
         """
+        room = self._room(most)
+        self._had_room |= room > 0
+        return room
+
+    def _room(self, most: int) -> int:
         if self.stopped or self.blocked or self._held_full():
             return 0
         by_bytes = (self._policy.bytes_max - self.bytes) // self._largest
         if self.records == 0:
             by_bytes = max(1, by_bytes)
-        room = max(0, min(most, self._policy.records_max - self.records, by_bytes))
-        self._had_room |= room > 0
-        return room
+        return max(0, min(most, self._policy.records_max - self.records, by_bytes))
 
     def _held_full(self) -> bool:
         """Returns True if no more records may be held: a record taken now might have to be held."""
@@ -154,7 +160,7 @@ class Flow:
             return True
         if self._all_paused and not self._low():
             return True
-        if self.room(1) or self._had_room:
+        if self._room(1) or self._had_room:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = now
@@ -165,7 +171,7 @@ class Flow:
 
     def _low(self) -> bool:
         low = self._policy.low
-        return self.room(1) > 0 and (
+        return self._room(1) > 0 and (
             self.records <= self._policy.records_max * low
             and self.bytes <= self._policy.bytes_max * low
         )
@@ -180,24 +186,37 @@ class Flow:
         ordered = {p for p in assigned if p.topic in self.by_operator}
         rest = [p for p in assigned if p not in ordered] if ordered else assigned
         share = min(1.0, 2 / (len(rest) + 1))
-        starving = any(p.starving and p not in self.paused for p in rest)
-        return ordered | {p for p in rest if self._must_pause(p, share, starving, now)}
+        starving = {p for p in rest if p.starving}
+        spare = not starving and self._low()
+        kept = {p for p in rest if p in self.paused and self._stays_paused(p, share, spare)}
+        new = {
+            p for p in rest if p not in self.paused and self._must_pause(p, share, starving, now)
+        }
+        return ordered | kept | new
 
-    def _must_pause(self, partition: Partition, share: float, starving: bool, now: float) -> bool:
+    def _stays_paused(self, partition: Partition, share: float, spare: bool) -> bool:
+        """Returns True until a paused partition is well below `share` and its offset map has room.
+
+        With `spare`, the worker is well below its limits and none starves: then its share is all.
+        """
+        self._over_since.pop(partition, None)
+        return self._over(partition, 1.0 if spare else share * self._policy.low)
+
+    def _must_pause(
+        self, partition: Partition, share: float, starving: set[Partition], now: float
+    ) -> bool:
         """Returns True if `partition` must be paused so that another partition gets records, too.
 
-        `starving` is True while another partition has records in Kafka and none in flight.
-        `partition` is paused once it has taken at least `share` of the worker's limits for
-        `starving_s` seconds, while another was starving throughout. The pause ends when `partition`
-        is well below `share` and its offset map has room.
+        It must once it has had at least `share` of the worker's limits for `starving_s` seconds,
+        while one of `starving`, which is not paused, had none throughout and there was no room.
         """
-        if partition in self.paused:
-            self._over_since.pop(partition, None)
-            return self._over(partition, share * self._policy.low)
-        if not (starving and self._over(partition, share)):
+        if not (starving - self.paused and self._over(partition, share)):
             self._over_since.pop(partition, None)
             return False
-        since = self._over_since.setdefault(partition, now)
+        since, taken = self._over_since.setdefault(partition, (now, self._taken))
+        if self._taken - taken >= self._policy.records_max:
+            self._over_since[partition] = now, self._taken
+            return False
         if now - since < self._policy.starving_s:
             return False
         del self._over_since[partition]

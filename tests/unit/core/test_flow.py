@@ -160,7 +160,7 @@ def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
     hot, calm = partitions[0], partitions[1:]
     held = taken(flow, hot, 250)
     for partition in calm[1:]:
-        taken(flow, partition, 20)
+        taken(flow, partition, 60)
     assert turn(flow, partitions, 1.0) == set()
     assert turn(flow, partitions, 1.6) == {hot}
     taken(flow, calm[0], 20)
@@ -169,6 +169,34 @@ def test_a_hot_partition_is_paused_and_the_others_go_on() -> None:
     assert turn(flow, partitions, 1.7) == {hot}
     flow.leave(held[100:200])
     assert turn(flow, partitions, 1.8) == set()
+
+
+def test_a_paused_hot_partition_resumes_when_the_others_leave_room() -> None:
+    """Its other keys would wait for its slow one, while most of the worker is free."""
+    flow, _ = a_flow(records_max=1200)
+    partitions = backlogged(12)
+    hot, calm = partitions[0], partitions[1:]
+    taken(flow, hot, 400)
+    held = [record for partition in calm[1:] for record in taken(flow, partition, 50)]
+    turn(flow, partitions, 1.0)
+    assert turn(flow, partitions, 1.6) == {hot}
+    flow.leave(held[:400])
+    assert turn(flow, partitions, 1.7) == {hot}, "another starves"
+    taken(flow, calm[0], 1)
+    for partition in calm[1:9]:
+        partition.ledger.advance_end(BACKLOG)
+    assert turn(flow, partitions, 1.8) == set()
+
+
+def test_no_partition_pauses_while_there_is_room_for_all() -> None:
+    """The client hands over one partition after the other: some have none in flight for a while."""
+    flow, _ = a_flow(records_max=1200)
+    partitions = backlogged(12)
+    taken(flow, partitions[0], 300)
+    for step in range(100):
+        flow.leave(taken(flow, partitions[1 + step % 10], 300))
+        assert turn(flow, partitions, 1.0 + step * 0.1) == set()
+    assert turn(flow, partitions, 11.6) == {partitions[0]}
 
 
 def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
