@@ -154,11 +154,29 @@ def published(report: dict[str, Any], plot: Path) -> None:
     _save(figure, plot)
 
 
+def scale(report: dict[str, Any], plot: Path) -> None:
+    """Draws what a record costs as what is around it grows: a panel for each sweep."""
+    sweeps = report["scale"]["points"]
+    figure = Figure(figsize=(8, 5.5), layout="constrained")
+    drawn = iter(figure.subplots(2, (len(sweeps) + 1) // 2, squeeze=False).flat)
+    for (sweep, points), axes in zip(sweeps.items(), drawn, strict=False):
+        sizes = [point["size"] for point in points]
+        costs = [1e6 * point["seconds"] / point["records"] for point in points]
+        axes.plot(sizes, costs, "o-", color=_OURS)
+        axes.set_xscale("log")
+        axes.set_title(sweep, loc="left", fontsize="medium")
+        _name(axes, "µs a record")
+    for axes in drawn:  # without a sweep
+        axes.set_axis_off()
+    _save(figure, plot)
+
+
 PLOTS = {
     "backpressure": backpressure,
     "rates": rates,
     "intervals": intervals,
     "published": published,
+    "scale": scale,
 }
 
 

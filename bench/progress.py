@@ -18,8 +18,9 @@ class Progress:
     def __init__(self, file: Path | None, size: dict[str, Any]) -> None:
         """Continues with what `file` has. Ends the program if that was another commit or size."""
         self._file = file
+        self.commit = _commit()
         # As the file will have it: lists, and no tuples.
-        self._of = json.loads(json.dumps({"commit": _commit(), "size": size}))
+        self._of = json.loads(json.dumps({"commit": self.commit, "size": size}))
         self.rates: dict[str, list[float]] = {}  # of each contender, one for each round
         self.memory: dict[str, list[int]] = {}  # peak bytes of each contender, one for each round
         self.versions: dict[str, str] = {}  # by rival

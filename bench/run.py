@@ -11,6 +11,7 @@ is repeated; the one with the smallest share counts.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -194,6 +195,8 @@ class Benchmark:
         # What was left out in a later round has figures of the earlier ones.
         measured = {contender.name for contender in self._present() if self.rates[contender.name]}
         return {
+            "commit": self._progress.commit,
+            "cpus": len(os.sched_getaffinity(0)),
             "size": vars(self._size),
             "versions": self._progress.versions,
             "absent": self._progress.absent,
