@@ -194,7 +194,7 @@ def _ivy_archive() -> Path:
         for archive in Path(place, "jars").glob("ivy-*.jar"):
             return archive
     raise ConfigError(
-        "pyspark, whose Ivy downloads Java archives, is not installed; install it with:"
+        "pyspark is not installed, and a part of it downloads the Java archives; install it with:"
         f" {how_to_install('spark')}"
     )
 

@@ -93,7 +93,10 @@ class Flow:
         self._largest = max(max(sizes), self._largest - (self._largest >> 4))
 
     def leave(self, records: Sequence[Record]) -> None:
-        """Counts records as no longer in flight: they have ended, are held, or were dropped."""
+        """Counts records as no longer in flight.
+
+        They have ended, were dropped, or are held in memory until a retry.
+        """
         for partition, own in by_partition(records):
             total = sum([record.memory_bytes for record in own])
             partition.in_flight -= len(own)
@@ -186,12 +189,11 @@ class Flow:
         ordered = {p for p in assigned if p.topic in self.by_operator}
         rest = [p for p in assigned if p not in ordered] if ordered else assigned
         share = min(1.0, 2 / (len(rest) + 1))
-        starving = {p for p in rest if p.starving}
+        starving = [p for p in rest if p.starving]
+        waiting = any(p not in self.paused for p in starving)
         spare = not starving and self._low()
         kept = {p for p in rest if p in self.paused and self._stays_paused(p, share, spare)}
-        new = {
-            p for p in rest if p not in self.paused and self._must_pause(p, share, starving, now)
-        }
+        new = {p for p in rest if p not in self.paused and self._must_pause(p, share, waiting, now)}
         return ordered | kept | new
 
     def _stays_paused(self, partition: Partition, share: float, spare: bool) -> bool:
@@ -202,15 +204,13 @@ class Flow:
         self._over_since.pop(partition, None)
         return self._over(partition, 1.0 if spare else share * self._policy.low)
 
-    def _must_pause(
-        self, partition: Partition, share: float, starving: set[Partition], now: float
-    ) -> bool:
+    def _must_pause(self, partition: Partition, share: float, waiting: bool, now: float) -> bool:
         """Returns True if `partition` must be paused so that another partition gets records, too.
 
         It must once it has had at least `share` of the worker's limits for `starving_s` seconds,
-        while one of `starving`, which is not paused, had none throughout and there was no room.
+        while another was `waiting` (starving, and not paused) throughout, and there was no room.
         """
-        if not (starving - self.paused and self._over(partition, share)):
+        if not (waiting and self._over(partition, share)):
             self._over_since.pop(partition, None)
             return False
         since, taken = self._over_since.setdefault(partition, (now, self._taken))

@@ -48,8 +48,8 @@ class RecordSearch:
         high = self._admin.list_offsets([at], "latest", committed=True)[at]
         if offset >= high:
             raise KworkerError(
-                f"reject: {record} does not exist: {topic}:{number} ends at {high:,}; check the"
-                " offset"
+                f"reject: {record} does not exist: the next record of {topic}:{number} gets offset"
+                f" {high:,}; check the offset"
             )
         settled = settled_offsets(self._admin, self._config.name, [at]).get(at)
         if offset >= low and not (settled and settled.has(offset)):

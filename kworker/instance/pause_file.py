@@ -100,7 +100,7 @@ class PauseFile:
 class WatchedPauses:
     """The pauses in force, by a file that is read again and again.
 
-    Used by one thread. While the file cannot be read, the pauses that were known before count.
+    Used by one thread. While the file cannot be read, the pauses that it had before stay in force.
     """
 
     def __init__(self, file: PauseFile, wall: Callable[[], float] = time.time) -> None:
@@ -136,8 +136,9 @@ class WatchedPauses:
             if str(error) != self._problem:
                 self._problem = str(error)
                 _LOG.warning(
-                    f"{self._file.path} cannot be read; the pauses that were known before go on."
-                    " Remove the file to end them, then pause again what shall be paused",
+                    f"{self._file.path} cannot be read; the pauses that it had before stay in"
+                    " force. To end them, remove the file; then repeat `kworker pause` for the"
+                    " topics that must stay paused",
                     error=self._problem,
                 )
 

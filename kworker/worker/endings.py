@@ -164,7 +164,7 @@ class Endings:
                 return True
             case None:
                 raise AssertionError(
-                    f"the run of {record.source} ended without an outcome, which is a bug"
+                    f"the run of {record.source} ended without an outcome: a bug in kworker"
                 )
             case outcome:
                 assert_never(outcome)

@@ -76,7 +76,11 @@ def desk(service: Service, capsys: pytest.CaptureFixture[str]) -> Desk:
 @pytest.mark.parametrize(
     ("place", "code", "said"),
     [
-        ("0:10", ExitCode.FAILURE, "orders:0:10 does not exist: orders:0 ends at 10"),
+        (
+            "0:10",
+            ExitCode.FAILURE,
+            "orders:0:10 does not exist: the next record of orders:0 gets offset 10",
+        ),
         ("0:0", ExitCode.FAILURE, "orders:0:0 does not exist: orders:0 begins at 1"),
         ("2:0", ExitCode.USAGE, "orders has no partition 2; its last is 1"),
         ("0:1", ExitCode.FAILURE, "orders:0:1 is done already, and no retry of it waits"),

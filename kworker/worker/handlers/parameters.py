@@ -64,9 +64,10 @@ def method_of(found: type, name: str) -> Any:
 
 
 def needed_parameters(function: Any) -> list[inspect.Parameter]:
-    """Returns the parameters without a default.
+    """Returns the parameters that have no default.
 
-    Raises TypeError or ValueError if they are not known, as of many functions written in C.
+    Raises TypeError or ValueError if the function's parameters cannot be determined, which is the
+    case for many functions that are written in C.
     """
     every = inspect.signature(function).parameters.values()
     return [p for p in every if p.default is p.empty and p.kind not in _REST]

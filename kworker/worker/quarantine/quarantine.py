@@ -313,15 +313,16 @@ class Quarantine:
         limit = self._config.dead_letter.crash_limit
         if not counted.convicted:
             _LOG.warning(
-                f"suspect {name} ran alone and ended its process ({end.how}). This was end"
-                f" {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''}, after"
-                " which it becomes a dead letter; until then it runs again after other suspects"
+                f"record {name} crashed the process in which it ran alone ({end.how}). This was"
+                f" crash {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''},"
+                " after which it becomes a dead letter; until then it runs again after other"
+                " suspects"
             )
             return
         _LOG.error(
-            f"suspect {name} ran alone and ended its process {suspect.deaths} times;"
+            f"record {name} has crashed {suspect.deaths} processes in which it ran alone;"
             " it becomes a dead letter",
-            last=end.how,
+            last_end=end.how,
         )
         self._decide(counted.number, self._failure(suspect, end))
 
