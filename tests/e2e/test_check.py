@@ -80,7 +80,7 @@ def test_a_check_tells_the_ceiling_and_the_worst_case(
     assert "✓ handlers can be imported" in done.stdout
     assert "a worker uses at most 339MiB = 120 MB + 2 ×" in done.stdout
     assert "delays only later records of the same key in its partition" in done.stdout
-    assert "when more than 1,450 records are unfinished" in done.stdout
+    assert "when more than 2,263 records are unfinished" in done.stdout
 
 
 def test_mistakes_in_the_file_are_a_line_each(kworker: Kworker, configured: Configured) -> None:
