@@ -136,8 +136,8 @@ def _cache_lock(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
         while not _locked(file.fileno()):
             if time.monotonic() > deadline:
                 raise Unreachable(
-                    f"another process has held {lock} for {FETCH_TIMEOUT_S:.0f} s;"
-                    " end it, or try again later"
+                    "another process has been downloading Java archives for"
+                    f" {FETCH_TIMEOUT_S:.0f} s (it holds {lock}); end it, or try again later"
                 )
             progress("another process is fetching; waiting for it")
             time.sleep(1.0)
@@ -194,8 +194,8 @@ def _ivy_archive() -> Path:
         for archive in Path(place, "jars").glob("ivy-*.jar"):
             return archive
     raise ConfigError(
-        "pyspark is not installed, and a part of it downloads the Java archives; install it with:"
-        f" {how_to_install('spark')}"
+        "pyspark is not installed; kworker needs its downloader (Ivy) to fetch Java archives;"
+        f" install it with: {how_to_install('spark')}"
     )
 
 
@@ -221,7 +221,9 @@ def _run_ivy(command: list[str], coordinate: Coordinate, progress: Callable[[str
             ivy.kill()
     if code:
         said = "".join(f"\n  {line}" for line in _meaningful(last))
-        raise Unreachable(f"{coordinate} could not be fetched; Ivy's last output:{said}")
+        raise Unreachable(
+            f"{coordinate} could not be downloaded; last output of the downloader (Ivy):{said}"
+        )
 
 
 def _meaningful(lines: Iterable[str]) -> list[str]:

@@ -104,7 +104,9 @@ def resume(
     if not accept_dead:
         _resume(loaded, topics or [])
     elif topics:
-        raise UsageError("resume: --accept-dead resumes no topic; type two commands")
+        raise UsageError(
+            "resume: --accept-dead and --topic exclude each other: give them in two commands"
+        )
     else:
         _accept_dead(loaded)
 
@@ -169,9 +171,9 @@ class _Desk:
         """Raises Unreachable if Redis is configured, and does not answer."""
         if self._redis_error:
             raise Unreachable(
-                f"{self._verb}: Redis does not answer ({self._redis_error}), so this holds on this"
-                f" host only; other hosts follow once Redis answers, if {self._config.name} runs"
-                " here then, or if you type the command again"
+                f"{self._verb}: done on this host only, since Redis does not answer"
+                f" ({self._redis_error}). Other hosts follow when Redis answers again and"
+                f" {self._config.name} runs here, or when you repeat the command"
             )
 
     def tell_reach(self) -> None:

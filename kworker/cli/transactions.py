@@ -76,9 +76,9 @@ def abort(
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:
         raise KworkerError(
-            "no hanging transaction hides committed positions of the service; a transaction that is"
-            " merely open ends with its producer or by its time-out; to see open transactions:"
-            " kworker transactions list"
+            "nothing to abort: no hanging transaction hides the service's committed positions."
+            " A transaction that is only open ends by itself, with its producer or by its"
+            " time-out; to see it: kworker transactions list"
         )
     for each in hanging:
         typer.echo(f"{each.place}  {_described(each)}")

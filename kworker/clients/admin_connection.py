@@ -98,8 +98,8 @@ class AdminConnection:
                     raise self._converted(error) from None
                 if time.monotonic() > deadline:
                     raise Unreachable(
-                        f"{self._brokers} answers, but has no {missing} after {self._timeout_s:g} s"
-                        f" ({reason_of(error)})"
+                        f"Kafka at {self._brokers} answers, but there is no {missing} after"
+                        f" {self._timeout_s:g} s ({reason_of(error)})"
                     ) from None
             time.sleep(RETRY_S)
 

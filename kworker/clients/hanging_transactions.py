@@ -142,8 +142,9 @@ def java_properties(properties: Properties) -> dict[str, str]:
         security = security_properties(properties)
     except Untranslatable as error:
         raise ConfigError(
-            f"{error}: run kafka-transactions.sh of a Kafka distribution yourself, with your own"
-            " file for --command-config"
+            f"{error}; so kworker cannot run Kafka's Java tool with your settings: run"
+            " kafka-transactions.sh of a Kafka distribution, with your own file for"
+            " --command-config"
         ) from None
     return {**{name: str(value) for name, value in (own | timeout).items()}, **security}
 

@@ -35,7 +35,10 @@ def security_properties(properties: Mapping[str, Value]) -> dict[str, str]:
     if protocol == "PLAINTEXT":
         return {}
     if foreign := [name for name in given if name.startswith(_FOREIGN)]:
-        raise Untranslatable(f"kafka.{foreign[0]}: Kafka's Java clients have no such property")
+        raise Untranslatable(
+            f"kafka.{foreign[0]}: Kafka's Java clients, which Spark and"
+            " kafka-transactions use, have no such property"
+        )
     sasl = _sasl(given) if protocol.startswith("SASL") else {}
     tls = dict(_tls(given)) if protocol.endswith("SSL") else {}
     return {"security.protocol": protocol, **sasl, **tls}

@@ -29,7 +29,7 @@ def client(url: str, timeout_s: float) -> "Redis":
     try:
         pool.connection_class(**pool.connection_kwargs)  # it connects at its first command
     except TypeError:
-        raise ValueError("an option in it is unknown to Redis's client") from None
+        raise ValueError("the URL has an option that Redis's Python client does not know") from None
     return redis
 
 

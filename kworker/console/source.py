@@ -126,7 +126,10 @@ class StatusSource:
         try:
             self._note(before, document, now)
         except (KeyError, TypeError):  # of another version than this process
-            _LOG.warning("the status has another form than expected; restart the service")
+            _LOG.warning(
+                "the supervisor's status has an unexpected form, so it probably runs"
+                " another version of kworker; restart the service"
+            )
 
     def _note(self, before: Document | None, document: Document, now: float) -> None:
         self.events += [Change(now, text) for text in changes(before, document)]

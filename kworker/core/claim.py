@@ -64,7 +64,10 @@ def state_of(text: str) -> ClaimState:
         return KeptOutcome(*rest.split("\n", 1))
     if kind == "c" and " " in rest:
         return Claimed(*rest.split(" ", 1))
-    raise ValueError(f"{text[:200]!r} is not a claim state that kworker writes")
+    raise ValueError(
+        f"Redis has {text[:200]!r} for an event, which kworker never writes: does"
+        " another program use keys that begin with idempotency.prefix?"
+    )
 
 
 # -- one call ---------------------------------------------------------------------------

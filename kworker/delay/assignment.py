@@ -83,7 +83,9 @@ class DelayAssignment:
         """Drops the held records: other members may own their partitions, so commits would fail."""
         self._give_up(partitions)
         _LOG.warning(
-            "partitions lost; their next owners read the records again", of=_names(partitions)
+            "delay partitions lost: this process is out of its consumer group; their next"
+            " owners read the waiting records again",
+            of=_names(partitions),
         )
 
     def committed(self, error: str | None) -> None:
@@ -184,7 +186,7 @@ class DelayAssignment:
                 self.problems[at[0]] = f"cannot read {at[0]}: {event.error().str()}"
             case ConsumerEvent.TRANSIENT:
                 _LOG.warning(
-                    "Kafka reports an error; the client recovers by itself",
+                    "the Kafka client reports an error, from which it recovers by itself",
                     error=event.error().str(),
                 )
 

@@ -196,8 +196,9 @@ class DelayLoop:
         if foreign is not None:
             why = f"another process took the transactional id {self._fences.name}"
             _LOG.warning(
-                f"another process took the transactional id {self._fences.name}; this process"
-                f" takes it back in {rest_s:g} s, due records wait until then"
+                f"another process took the transactional id {self._fences.name}; does another"
+                " copy of the service use this instance? The delay process takes the id back in"
+                f" {rest_s:g} s; due records wait until then"
             )
         self._problems["producer"] = f"cannot forward ({why}); due records wait"
 
@@ -324,5 +325,8 @@ class DelayLoop:
         self.membership.update(self.assignment.consumer.absence if self._needed else None, now)
         if self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
-            _LOG.warning("out of the consumer group for too long; joining again with a new client")
+            _LOG.warning(
+                "the delay process was out of its consumer group for too long; it"
+                " joins again with a new client"
+            )
             self.assignment.rejoin()

@@ -117,8 +117,8 @@ class Rejections:
             del self._known[place]
             if self.undo(place):  # False in the other workers, so that one of them logs it
                 _LOG.warning(
-                    "a record that an operator rejected has not reached a worker for a day; it"
-                    " counts as rejected no more",
+                    "a rejection (kworker reject) has expired: no worker of this host got the"
+                    " record within a day; reject it again if it still waits",
                     record="{}:{}:{}".format(*place),
                 )
 

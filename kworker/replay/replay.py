@@ -67,7 +67,10 @@ def survey(config: Config, admin: ReplayAdmin, time_range: TimeRange) -> ReplayS
     topics = admin.topics(source_topics(config, admin.topic_names()))
     if not topics:
         named = config.source.pattern or ", ".join(config.source.topics)
-        raise ConfigError(f"source.topics: no topic on the brokers is {named}")
+        raise ConfigError(
+            f"source.topics: the brokers have no topic that matches {named}; check"
+            " the name, or create it"
+        )
     every = [(name, number) for name in topics for number in range(topics[name].partitions)]
     held = admin.group_offsets(config.name, every)
     ids = admin.identities(topics)
@@ -167,7 +170,7 @@ class Replay:
         try:
             self._loop = make_poll_loop(config, role, self._pool, self._handlers, limits)
         except KafkaRequestError as refused:
-            raise ConfigError(f"kafka: the clients cannot be made: {refused}") from None
+            raise ConfigError(f"kafka: the clients cannot be created: {refused}") from None
         self._ask_at = self._log_at = time.monotonic()
 
     @property
@@ -248,7 +251,9 @@ def _load(config: Config) -> Handlers:
     except ConfigError:
         raise
     except Exception as error:  # __init__ and open may raise anything
-        raise KworkerError(f"the handler cannot be made: {Failure.of(error)}") from error
+        raise KworkerError(
+            f"the handler's __init__ or open() failed: {Failure.of(error)}"
+        ) from error
 
 
 def _close(handlers: Handlers) -> None:

@@ -188,7 +188,8 @@ class Launcher:
             return  # it is in the table, and is skipped when Spark repeats it
         remove_plan(folder, pinned.planned)
         _LOG.warning(
-            "a planned batch has more records than it may have now; it is planned again with fewer",
+            "the batch that Spark has planned exceeds the table's present batch limit; Spark"
+            " plans it again with fewer records",
             table=sink.table.name,
             records=records,
             batch_records=records_max,

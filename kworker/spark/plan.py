@@ -81,8 +81,8 @@ class Planner:
     def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
         if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
             _LOG.warning(
-                "a result that is published twice, as may happen after a crash, counts twice in"
-                ' this table: set dedupe = true for it, or delivery.guarantee = "exactly-once"',
+                "a crash may publish a result twice, and this table would then count it twice:"
+                ' set dedupe = true for the table, or delivery.guarantee = "exactly-once"',
                 table=table.name,
             )
 

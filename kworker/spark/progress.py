@@ -134,7 +134,11 @@ class ProgressFile:
 
     def _warn(self, why: str) -> None:
         if not self._warned:
-            _LOG.warning("progress file cannot be written; the job goes on", reason=why)
+            _LOG.warning(
+                "the Spark job cannot write its progress file, so `kworker status` shows an old"
+                " state of it; the job goes on",
+                reason=why,
+            )
         self._warned = True
 
 

@@ -236,7 +236,8 @@ class TableQuery:
         foreign = self.progress.foreign
         if foreign > self._foreign_warned:
             _LOG.warning(
-                "records without a kworker-source header are left out of the table",
+                "records in the results topic without a valid kworker-source header, so not"
+                " written by a worker, are left out of the table",
                 table=self.progress.name,
                 records=foreign - self._foreign_warned,
             )

@@ -169,7 +169,8 @@ class Assignment:
             return found
         self.maps_ignored += 1
         _LOG.warning(
-            "offset map of a commit ignored; records done beyond the position run again",
+            "the commit's metadata, which lists records finished beyond the committed position,"
+            " is not usable; these records run again",
             partition=f"{at[0]}/{at[1]}",
             position=held.position,
             why=f"{found.kind}: {found.why}",

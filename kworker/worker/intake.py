@@ -161,8 +161,8 @@ class Intake:
         if done is None:
             name = f"{partition.topic}/{partition.number}"
             raise OutOfOrder(
-                f"the consumer returned offset {offsets[0]} of {name} a second time, so its"
-                " position is wrong; the worker must be restarted"
+                f"the Kafka client returned offset {offsets[0]} of {name} a second time, so its"
+                " position is wrong; the worker exits and is started again"
             )
         if done:
             self.remembered += len(done)
@@ -328,7 +328,7 @@ def _log_skipped(tombstones: list[Record]) -> None:
     if _LOG.is_enabled_for(logging.DEBUG):  # to make a position costs more than all else here
         for record in tombstones:
             _LOG.debug(
-                "tombstone: settled without a run, as source.tombstones says",
+                'tombstone skipped: the handler is not called, since source.tombstones = "skip"',
                 source=str(record.source),
             )
 

@@ -278,7 +278,8 @@ class PollLoop:
         if not self.flow.stopped and self.membership.renewal_due(now, self._answering_since):
             self.membership.renewed(now)
             _LOG.warning(
-                "the worker was no member of its group for too long; it joins with a new client"
+                "the worker was out of its consumer group for too long; it joins again with a"
+                " new client"
             )
             self.rejoin("not a member of the group for too long")
 

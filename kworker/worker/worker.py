@@ -174,8 +174,10 @@ class Worker:
                 raise
             except Exception as error:  # noqa: BLE001 - __init__ and open may raise anything
                 failure = Failure.of(error)
-            _LOG.warning(f"the handler cannot be made, next try in {wait_s:g} s: {failure}")
-            self._say((f"the handler cannot be made: {failure}",))
+            _LOG.warning(
+                f"the handler's __init__ or open() failed; next try in {wait_s:g} s: {failure}"
+            )
+            self._say((f"the handler's __init__ or open() failed: {failure}",))
             if self._pause(wait_s):
                 return None
             wait_s = min(most_s, wait_s * 2)
@@ -371,8 +373,8 @@ class Worker:
                 if not loop.assignment.lost_lately:
                     raise
                 _LOG.warning(
-                    "the worker was fenced, probably because a commit that it sent before it lost"
-                    " its partitions arrived late; the worker joins the group again",
+                    "the worker was fenced, probably by its own late commit, sent before its"
+                    " partitions were lost; it joins the group again",
                     error=str(fenced),
                 )
                 loop.rejoin("fenced, probably by a late commit from before partitions were lost")

@@ -219,7 +219,7 @@ def _verdicts(letters: Sequence[Read]) -> dict[Position, tuple[str, str]]:
 
 def _counted(struck: Service) -> set[Position]:
     """Of whom a death was counted, but for kills, which the kernel may deal to those beside."""
-    alone = r"record ([^ ]+) crashed the process in which it ran alone \((?!SIGKILL)"
+    alone = r"record ([^ ]+) ended the isolated process in which it ran alone \((?!SIGKILL)"
     places = [place.rsplit(":", 2) for place in re.findall(alone, struck.said())]
     return {(topic, int(partition), int(offset)) for topic, partition, offset in places}
 

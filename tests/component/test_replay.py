@@ -212,4 +212,7 @@ def test_a_replay_without_topic_ids_is_refused_by_topic(tmp_path: Path) -> None:
 def test_a_replay_without_a_source_topic_names_it(tmp_path: Path, topic: str) -> None:
     with pytest.raises(ConfigError) as raised:
         survey(config_of(tmp_path, topic), NamelessTopics("bar"), ALL)
-    assert str(raised.value) == f"source.topics: no topic on the brokers is {topic}"
+    assert str(raised.value) == (
+        f"source.topics: the brokers have no topic that matches {topic}; check the name, or create"
+        " it"
+    )

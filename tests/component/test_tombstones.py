@@ -154,5 +154,5 @@ def test_each_skipped_tombstone_is_logged_for_who_asks() -> None:
     """Nothing is dropped without a trace."""
     with capture_logs() as lines:
         run(lambda _given: None, [message(None, key="a")], settings=SKIP)
-    told = [line["source"] for line in lines if line["event"].startswith("tombstone: ")]
+    told = [line["source"] for line in lines if line["event"].startswith("tombstone skipped: ")]
     assert [source.rsplit("/", 1)[0] for source in told] == ["test/0/0"]

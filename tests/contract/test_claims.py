@@ -356,7 +356,7 @@ def test_a_foreign_redis_value_is_reported(own_redis: OwnServer) -> None:
     """Another's data under our names is not taken for anything."""
     claims = RedisClaims(own_redis.url, prefix="odd:", owner="a", ttl_s=1)
     own_redis.admin.set("odd:e", "1")
-    with pytest.raises(Unreachable, match="is not a claim state that kworker writes"):
+    with pytest.raises(Unreachable, match="for an event, which kworker never writes"):
         claim(claims, ("e", "o/0/1"))
     claims.close()
 

@@ -143,7 +143,7 @@ def test_a_failed_handler_import_is_told_with_its_last_words(
         ),
         (
             "def handle(order: int): ...\n",
-            "takes order: int, which is not",
+            "takes order: int, a type that",
             "write: def handle(mes",
         ),
         (

@@ -75,7 +75,8 @@ def test_a_dataclass_is_built_and_what_does_not_fit_is_named(
         ),
         (
             "undecodable",
-            "the value is null, which does not fit Order; Order | None does",
+            "the value is null, which does not fit Order; a handler that takes null has the type"
+            " Order | None",
         ),
         (
             "unpublishable",
@@ -114,7 +115,7 @@ def test_an_async_class_that_cannot_open_waits_red_and_goes_on(
     folder = tmp_path / "service"
     with service(folder, bootstrap, [source], handlers=OPENED, settings=ONE) as opened:
         opened.start()
-        reason = "the handler cannot be made: ConnectionError: no database"
+        reason = "the handler's __init__ or open() failed: ConnectionError: no database"
         eventually(lambda: reason in opened.status().get("reasons", []), timeout_s=60)
         assert opened.command("status").returncode == 1
         (folder / "database").touch()
@@ -242,7 +243,9 @@ def test_a_handler_that_cannot_be_called_ends_a_start(
     """By `check` and `start`, in one line with the code to write."""
     handlers = "def handle(order: int): ...\n"
     with service(tmp_path / "service", bootstrap, [topic("refused")], handlers=handlers) as refused:
-        problem = "the Python reference handlers:handle takes order: int, which is not made from a"
+        problem = (
+            "the Python reference handlers:handle takes order: int, a type that kworker cannot"
+        )
         step = "write: def handle(message: Message), or def handle(order: dict)"
         checked = refused.command("check")
         assert checked.returncode == 78

@@ -188,10 +188,10 @@ def test_a_dead_letter_runs_as_the_record_that_it_was(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{topic}:0:7"], "no record there"),
+        (["{topic}:0:7"], "no record at this offset"),
         (["{topic}:9:0"], "no such topic or partition"),
         (["nothing:0:0"], "no such topic or partition"),
-        (["{topic}:0:0", "--key", "k"], "not for a record in Kafka"),
+        (["{topic}:0:0", "--key", "k"], "go with a value from a file or stdin"),
         (["no-file"], "expected TOPIC:PARTITION:OFFSET or a file"),
     ],
 )

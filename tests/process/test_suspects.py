@@ -158,6 +158,6 @@ def test_an_unwritable_journal_stops_no_worker(service: Service):
     service.write(behaviour={"0": {"holds": [7], "die_later": -signal.SIGSEGV}})
     (service.folder / "suspects").write_text("in the way")
     service.start()
-    service.says("suspects of worker 0 cannot be written")
+    service.says("may have ended worker 0 cannot be written")
     service.write(behaviour={})
     eventually(lambda: len(service.running()) == 2)

@@ -186,5 +186,5 @@ def test_a_table_format_without_an_archive_stops_no_other_table(ended: Ended) ->
     told = ended.told["unknown"]
     assert told["state"] == "failed"
     assert told["reason"].startswith("spark.tables[unknown].format: org.apache.iceberg:")
-    assert "could not be fetched" in told["reason"]
+    assert "could not be downloaded" in told["reason"]
     assert told["reason"].endswith("give the job access to the network once, then start it again")

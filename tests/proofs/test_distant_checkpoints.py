@@ -131,7 +131,7 @@ def test_a_reset_keeps_the_old_distant_checkpoint(story: Story) -> None:
 
 def test_a_too_large_range_of_a_distant_checkpoint_is_forgotten(story: Story) -> None:
     """One that does not fit into the memory would come again for ever."""
-    told = "a planned batch has more records than it may have now; it is planned again with fewer"
+    told = "the batch that Spark has planned exceeds the table's present batch limit"
     assert told in story.said_of_range
     assert len(story.batches) > THIRD // SMALL // 2
 

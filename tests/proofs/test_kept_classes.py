@@ -41,7 +41,7 @@ def test_later_runs_read_the_spark_classes_kept_by_the_second(
         learning = run()
         assert learning.ends() == 0
         assert kept() == [".jsa"]
-        assert "saves its classes (CDS) for faster starts" in learning.said
+        assert "saves its loaded classes to a file" in learning.said
         reading = run()
         eventually(lambda: _has_open(reading, ".jsa"))
         assert reading.ends() == 0

@@ -67,7 +67,7 @@ def test_a_pause_of_one_host_holds_on_all_also_without_redis(
             nothing_is_taken("without Redis")
             resumed = here.command("resume")
             assert resumed.returncode == ExitCode.UNREACHABLE
-            assert "so this holds on this host only" in resumed.stderr
+            assert "done on this host only" in resumed.stderr
             redis.start()
             load.until(lambda: there.state() == here.state() == "running", "both have resumed")
             writer.finish()

@@ -100,7 +100,7 @@ def test_each_probe_has_a_fault_that_turns_it_red_and_back(
         console = ConsoleClient(port)
         console.comes("/livez")
         probes = Probes(probed, console)
-        closed = "the handler cannot be made: ConnectionError: the warehouse is closed"
+        closed = "the handler's __init__ or open() failed: ConnectionError: the warehouse is closed"
         probes.turn(NOT_STARTED, closed, after="the start")
         agree(probes, NOT_STARTED, "red", closed)
         (folder / "open").touch()

@@ -243,7 +243,7 @@ def test_an_aggregate_counts_each_result_once(landed: Landed, reader: str, table
 
 def test_an_aggregate_that_counts_repeats_is_warned_about(landed: Landed) -> None:
     """At least once, and without dedupe: by choice, but not unheard."""
-    said = "counts twice in this table: set dedupe = true"
+    said = "count it twice: set dedupe = true"
     lines = [line for line in landed.said.splitlines() if said in line]
     assert len(lines) == 1
     assert "again" in lines[0]

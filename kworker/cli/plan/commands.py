@@ -77,7 +77,9 @@ def plan(
         is_async,
     )
     if question.p99_s is not None and question.p99_s < question.load.handler_s:
-        raise UsageError(f"--p99 {p99}: expected at least the mean time, {handler_time}")
+        raise UsageError(
+            f"--p99 {p99}: expected at least the mean time, --handler-time {handler_time}"
+        )
     loaded = _load(config)
     found = estimate(question, loaded)
     if as_json:

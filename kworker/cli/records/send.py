@@ -73,7 +73,9 @@ class Draft:
         """
         data = object_of(line)
         if unknown := sorted(data.keys() - _FIELDS):
-            raise BadLine(f"{unknown[0]}: unknown; expected {', '.join(sorted(_FIELDS))}")
+            raise BadLine(
+                f"the field {unknown[0]} is unknown; expected {', '.join(sorted(_FIELDS))}"
+            )
         value = bytes_at(present(data, "value"), "value")
         made = self.of_value(value)
         key = bytes_at(data["key"], "key") if "key" in data else made.key
@@ -182,7 +184,10 @@ def _headers(given: Iterable[str]) -> HeaderList:
         if not name or not equals:
             raise UsageError(f'--header: expected NAME=VALUE, got "{text}"')
         if name.lower().startswith("kworker-"):
-            raise UsageError(f"--header: {name} is kworker's own, and has no effect in this topic")
+            raise UsageError(
+                f"--header: {name}: names with the prefix kworker- are reserved;"
+                " choose another name"
+            )
         found.append((name, os.fsencode(value)))
     return found
 
@@ -202,11 +207,12 @@ def _topic(config: Config, name: str) -> "TopicInfo":
     from kworker.clients.admin import Admin
 
     if name in own_topics(config):
-        raise UsageError(f"--topic: {name} is written by kworker itself")
+        raise UsageError(f"--topic: kworker itself writes {name}; name another topic")
     found = Admin(admin_properties(config), timeout_s=TIMEOUT_S).topics([name], [BYTES_MAX])
     if name not in found:
         raise ConfigError(
-            f"{name}: no such topic; create it with: kworker topics create --partitions 4"
+            f"{name}: no such topic; correct the name, or, if it is in source.topics, create it"
+            " with: kworker topics create --partitions 4"
         )
     return found[name]
 

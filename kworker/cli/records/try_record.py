@@ -120,7 +120,10 @@ def try_(
 def _record(config: Config, text: str, topic: str | None, key: str | None) -> Record:
     if (place := _PLACE.fullmatch(text)) and not Path(text).exists():
         if topic is not None or key is not None:
-            raise UsageError("try: --topic and --key are for a value, not for a record in Kafka")
+            raise UsageError(
+                "try: --topic and --key go with a value from a file or stdin; a"
+                " record in Kafka has its own"
+            )
         return _fetched(config, place[1], int(place[2]), int(place[3]))
     name = topic or next(iter(config.source.topics), "")
     if not name:
@@ -159,7 +162,10 @@ def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:
     with closing(reader):
         found = next(reader.records(topic, {partition: range(offset, offset + 1)}), None)
     if found is None or found.offset() != offset:
-        raise UsageError(f"{place}: no record there; it may be deleted, or a transaction's mark")
+        raise UsageError(
+            f"{place}: no record at this offset; it may have been deleted, or the"
+            " offset is a transaction marker"
+        )
     [headers], unreadable = headers_of([found])
     if unreadable:
         raise KworkerError(f"the headers of {place} cannot be read: {unreadable[0]}")
@@ -174,7 +180,7 @@ def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:
                 envelope = replace(envelope, carried=without_foreign(envelope.carried))
             record.comes_again(envelope, 0)
         except Forged as problem:
-            raise KworkerError(f"{place}: not a record of kworker's: {problem}") from None
+            raise KworkerError(f"{place}: kworker did not write this record: {problem}") from None
     return record
 
 

@@ -73,7 +73,8 @@ def _refuse_elsewhere(config: Config) -> None:
         jobs = roster.members(admin_properties(config), group)
         if jobs is None:
             raise KworkerError(
-                "Kafka does not answer whether a Spark job runs on another host; try again"
+                "Kafka does not answer, so it is not known whether a Spark job runs on another"
+                " host; try again"
             )
         if not jobs:
             return

@@ -113,9 +113,9 @@ class Guard:
         folder = self._folder
         if keeps_state():
             raise Damaged(
-                f"the checkpoint {folder} and the table end at different positions, since another"
-                " job has written to the table; only that job's checkpoint has the state of the"
-                " query's aggregations; a reset makes this state anew from all results",
+                f"another job has written to the table, so the checkpoint {folder} no longer"
+                " fits it: the state of the table's aggregations is in that job's checkpoint"
+                " only. A reset computes this state again from all results",
                 "earliest",
             )
         merged = is_merged(self._table)

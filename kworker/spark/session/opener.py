@@ -64,7 +64,8 @@ class SessionOpener:
                 raise
             classes.refused()
         _LOG.info(
-            "Spark's JVM does not start with its class archive (CDS); starting without the archive"
+            "Spark's JVM did not start with the file of saved classes (Java's class data"
+            " sharing); it starts without the file, some seconds slower"
         )
         self._classes = None
         return open_session(self._config, archives, self._lease, self.missing)
@@ -86,7 +87,8 @@ class SessionOpener:
 
         if awaited():
             _LOG.info(
-                "Spark's JVM saves its classes (CDS) for faster starts; that takes seconds, once"
+                "Spark's JVM saves its loaded classes to a file (Java's class data sharing), so"
+                " that later starts are faster; this takes some seconds, once"
             )
         ended = close_session(
             session, self._config, lambda seconds: awaited() and seconds < LEARNING_S

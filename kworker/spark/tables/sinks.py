@@ -112,8 +112,8 @@ def _check_files(session: SparkSession, sink: Sink, *, wrote: bool) -> None:
         raise _missing_table(sink)
     if files.exists(log):
         raise ConfigError(
-            f"{key}.path: {log} shows that Spark's own sink wrote this table, and only Spark knows"
-            " which of its files count: give another path"
+            f"{key}.path: {log} shows that Spark's built-in file sink wrote this folder, and"
+            " kworker cannot continue such a table: give another path"
         )
     folder = local_folder(path)
     if folder is not None and _is_mounted(folder):

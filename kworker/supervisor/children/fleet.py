@@ -85,7 +85,10 @@ class Fleet:
     def scale(self, size: int, now: float) -> None:
         """Resizes the fleet as a person asked. Only logs a size that is out of range."""
         if not 1 <= size <= self.size_max:
-            _LOG.warning(f"refused to run {size} workers: 1 to {self.size_max} are allowed")
+            _LOG.warning(
+                f"refused to run {size} workers: 1 to {self.size_max} are possible; for"
+                " more, raise workers.processes and reload"
+            )
             return
         _LOG.info("changing the number of workers", workers=size, before=self.size)
         self.resize(size, now)
@@ -219,8 +222,9 @@ class Fleet:
             self._journal.add_suspects(places, death.why, cause, time.time(), count_max)
         except OSError as error:
             _LOG.error(
-                f"the suspects of worker {worker.number} cannot be written to"
-                f" {self._folder.suspects} ({error.strerror}): they will run like other records"
+                f"the records that may have ended worker {worker.number} cannot be written to"
+                f" {self._folder.suspects} ({error.strerror}): they will run like other records,"
+                " not in an isolated process"
             )
             return
         _LOG.warning(

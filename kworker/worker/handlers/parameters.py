@@ -82,7 +82,9 @@ def read_parameters(definition: Definition, function: Any) -> list[Parameter]:
         needed = needed_parameters(function)
     except (TypeError, ValueError):
         line = f"call it in a function of yours: {definition.of_messages}"
-        raise definition.refusal("does not tell its parameters", line) from None
+        raise definition.refusal(
+            "has no signature that Python can read, perhaps because it is written in C", line
+        ) from None
     positional = [parameter for parameter in needed if parameter.kind is not parameter.KEYWORD_ONLY]
     _check_number(definition, positional, [p.name for p in needed[len(positional) :]])
     return [_read(definition, function, parameter) for parameter in positional]
@@ -149,7 +151,7 @@ def _hint(definition: Definition, function: Any, parameter: inspect.Parameter) -
         ) from None
     except Exception as error:  # noqa: BLE001 - text that is evaluated may raise anything
         raise definition.refusal(
-            f"takes {_written(parameter)}, which is no type ({type(error).__name__})",
+            f"takes {_written(parameter)}, whose annotation is not a type ({type(error).__name__})",
             f"write: {definition.of_messages}",
         ) from None
 

@@ -104,12 +104,12 @@ def _value_and_message(
             return _value_type(definition, first), second is not None
         message = "messages: list[Message]" if definition.is_batch else "message: Message"
         raise definition.refusal(
-            f"has {second.written} where the message is passed",
+            f"has the second parameter {second.written}, where kworker passes the message",
             f"write: {definition.of(first.written, message)}; give others defaults",
         )
     if not first.is_message:
         raise definition.refusal(
-            f"takes {first.written}, which is not made from a record",
+            f"takes {first.written}, a type that kworker cannot build from a record",
             f"write: {definition.of_messages}, or {definition.built(first.name)}, where a"
             " dataclass or a pydantic model may stand for dict",
         )
@@ -117,7 +117,7 @@ def _value_and_message(
         return None, False
     if second.is_built:
         raise definition.refusal(
-            f"takes the message before {second.written}",
+            f"takes the message first, but {second.written} must come first",
             f"write: {definition.of(second.written, first.written)}",
         )
     raise definition.refusal(

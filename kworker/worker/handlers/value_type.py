@@ -48,7 +48,8 @@ class ValueType:
             raise Undecodable(f"the value does not fit {self._name} at {where}: {what}") from None
         if built is None and not self._none:
             raise Undecodable(
-                f"the value is null, which does not fit {self._name}; {self._name} | None does"
+                f"the value is null, which does not fit {self._name}; a handler that takes null"
+                f" has the type {self._name} | None"
             )
         return built
 

@@ -258,7 +258,7 @@ def _log_duplicates(duplicates: list[Record]) -> None:
         return  # making a position costs more than all else here
     for record in duplicates:
         _LOG.debug(
-            "duplicate: its event was done before; settled without a run",
+            "duplicate record: its event was done before, so the handler is not called for it",
             record="{}:{}:{}".format(*record.source.place),
         )
 

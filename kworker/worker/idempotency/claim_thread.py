@@ -111,8 +111,8 @@ class ClaimThread:
             self._end()
         except Exception as error:  # noqa: BLE001 - the top of a thread
             _LOG.exception(
-                "the thread that claims events in Redis failed; the worker exits, and its"
-                " unfinished records are redelivered"
+                "the thread that talks to Redis, for idempotency, failed; the worker exits, and"
+                " its unfinished records are redelivered"
             )
             self.failure = error
         finally:
@@ -248,8 +248,8 @@ class ClaimThread:
                 state.end()
         except Unreachable as error:
             _LOG.warning(
-                "Redis does not answer; the last updates of claims are kept in state_dir, and"
-                " the next start sends them",
+                "Redis does not answer; the last idempotency updates for it are kept in"
+                " state_dir, and the next start sends them",
                 marks=len(self._outbox),
                 error=str(error),
             )

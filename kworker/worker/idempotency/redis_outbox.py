@@ -124,8 +124,8 @@ class RedisOutbox:
             return False  # another process has sent them
         except ValueError:
             _LOG.error(
-                "a file of updates for Redis cannot be read and gets the suffix .bad; the events"
-                " in it may run again",
+                "a file of idempotency updates for Redis is damaged, and is renamed to end in"
+                " .bad; the events in it may run again",
                 file=str(file),
             )
             file.replace(file.with_suffix(".bad"))

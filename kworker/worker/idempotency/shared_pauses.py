@@ -73,8 +73,8 @@ class SharedPauses:
         if problem != self._problem:
             self._problem = problem
             _LOG.warning(
-                "pauses that were ordered on other hosts cannot be written to state_dir; next try"
-                f" in {_EVERY_S:g} s",
+                "pauses and resumptions of other hosts cannot be written to state_dir, so they"
+                f" have no effect here yet; next try in {_EVERY_S:g} s",
                 error=problem,
             )
 

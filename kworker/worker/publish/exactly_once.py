@@ -370,9 +370,10 @@ class ExactlyOnce:
         self._problem = f"transactions: another process took the id {name}; it is taken back"
         self._not_before = now + foreign.rest_s
         _LOG.warning(
-            f"another process took the transactional id {name}; this worker takes it back in"
-            f" {foreign.rest_s:g} s, and writes the aborted records again; if that happens"
-            f" {foreign.most} times in a short time, the worker ends",
+            f"another process took the transactional id {name}; does another copy of the service"
+            f" use this instance? This worker takes the id back in {foreign.rest_s:g} s and"
+            f" writes the aborted records again; if the id is taken {foreign.most} times in a"
+            " short time, the service ends",
             fence=f"{foreign.nth} of {foreign.most}",
         )
 

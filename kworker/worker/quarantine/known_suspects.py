@@ -75,8 +75,9 @@ class KnownSuspects:
             self._journal.write(suspect)
         except OSError as error:
             _LOG.warning(
-                "a record ended its process, and that cannot be written to the crash journal"
-                f" ({error.strerror}); after a restart, this record's crashes are counted from 0",
+                "a record ended the isolated process that ran it, and this cannot be written to"
+                f" state_dir ({error.strerror}); after a restart it is not counted against the"
+                " record",
                 suspect="{}:{}:{}".format(*suspect.place),
             )
 

@@ -206,7 +206,7 @@ class Quarantine:
             self._wait(f"their process cannot be started ({error.strerror})", now)
             return
         _LOG.info(
-            "isolated process started, to run suspects",
+            "isolated process started, to run records that may have ended a worker",
             cell=self._process.pid,
             suspects=self.count,
         )
@@ -261,8 +261,9 @@ class Quarantine:
 
     def _end_stuck(self, process: IsolatedProcess, overdue: list[Held], now: float) -> None:
         _LOG.error(
-            f"a suspect exceeded workers.handler_timeout = {self._timeout} in the isolated process"
-            f" {process.pid}; the stacks of this process are dumped, and it is ended",
+            f"a record ran longer than workers.handler_timeout = {self._timeout} in the isolated"
+            f" process {process.pid}; the stacks of this process are dumped, and the process is"
+            " ended",
             cell=process.pid,
             suspects=[f"{held.topic}:{held.partition}:{held.offset}" for held in overdue],
         )
@@ -287,8 +288,8 @@ class Quarantine:
             self._count_death(counted, end)
         elif in_hand and end.blame is not Blame.NOBODY:
             _LOG.warning(
-                f"isolated process died ({end.how}) while running {len(in_hand)} suspects;"
-                " these run again after the other suspects, in two halves"
+                f"the isolated process died ({end.how}) while running {len(in_hand)} record(s);"
+                " they run again later, in smaller groups or alone, to find the one at fault"
             )
         if end.blame is Blame.UNSURE or (end.blame is not Blame.NOBODY and not in_hand):
             self._wait(f"their process ended ({end.how})", now)
@@ -313,15 +314,14 @@ class Quarantine:
         limit = self._config.dead_letter.crash_limit
         if not counted.convicted:
             _LOG.warning(
-                f"record {name} crashed the process in which it ran alone ({end.how}). This was"
-                f" crash {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''},"
-                " after which it becomes a dead letter; until then it runs again after other"
-                " suspects"
+                f"record {name} ended the isolated process in which it ran alone ({end.how}): time"
+                f" {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''}. The"
+                " last time makes it a dead letter; until then it runs again later"
             )
             return
         _LOG.error(
-            f"record {name} has crashed {suspect.deaths} processes in which it ran alone;"
-            " it becomes a dead letter",
+            f"record {name} ran alone in {suspect.deaths} isolated processes, and each one"
+            " crashed or timed out; the record becomes a dead letter",
             last_end=end.how,
         )
         self._decide(counted.number, self._failure(suspect, end))

@@ -158,8 +158,9 @@ class RetryDecider:
             return inf
         if self._breaker.open:
             _LOG.error(
-                "the dead-letter breaker opens, because too many records fail for good; further"
-                " such records are held in memory and tried again"
+                "the dead-letter breaker (dead_letter.breaker) opens, because too many records"
+                " fail for good; further ones are held in memory and tried again until the"
+                " cause is repaired, or until `kworker resume --accept-dead`"
             )
         return self._dead_letter(record, failure, reason, now)
 

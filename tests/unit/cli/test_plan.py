@@ -153,7 +153,10 @@ def test_too_few_processes_are_warned_of(desk: PlanDesk) -> None:
         (("--rate", "fast", "--handler-time", "1s"), "--rate: expected records a second"),
         (("--rate", "1", "--handler-time", "1"), "the value of --handler-time is wrong"),
         (("--rate", "1", "--handler-time", "0s"), "expected at least 1ms"),
-        (("--rate", "1", "--handler-time", "1s", "--p99", "1ms"), "at least the mean time, 1s"),
+        (
+            ("--rate", "1", "--handler-time", "1s", "--p99", "1ms"),
+            "at least the mean time, --handler-time 1s",
+        ),
         (("--rate", "1", "--handler-time", "1s", "--headroom", "0.5"), "headroom"),
         (("--handler-time", "1s"), "--rate"),
     ],

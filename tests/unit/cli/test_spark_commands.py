@@ -253,7 +253,7 @@ def test_a_job_on_another_host_is_seen(
     """Its checkpoints are its own, and the table is not; one that was killed is gone by itself."""
     reset = ("reset", "--from", "committed", "--table", "orders")
     jobs[:] = [None]
-    assert "Kafka does not answer whether" in said(file, capsys, ExitCode.FAILURE, *reset)
+    assert "it is not known whether" in said(file, capsys, ExitCode.FAILURE, *reset)
     jobs[:] = [frozenset({"orders-web2-spark.1"})]
     monkeypatch.setattr(access, "GONE_S", -10.0)
     told = said(file, capsys, ExitCode.ALREADY_RUNNING, *reset)

@@ -60,5 +60,5 @@ def test_a_state_is_read_as_it_was_written(state: ClaimState) -> None:
 @pytest.mark.parametrize("text", ["", "1", "c", "conly", "e", "enone", "x y"])
 def test_a_foreign_claim_state_is_refused(text: str) -> None:
     """It must not be taken for a claim, and least for what is done."""
-    with pytest.raises(ValueError, match="is not a claim state that kworker writes"):
+    with pytest.raises(ValueError, match="for an event, which kworker never writes"):
         state_of(text)

@@ -82,7 +82,7 @@ def test_partitions_beyond_the_slots_room_are_cut():
 @pytest.mark.parametrize(
     "reasons",
     [
-        ("the handler cannot be made: HTTPError: " + "<p>" * 30_000,),
+        ("the handler's __init__ or open() failed: HTTPError: " + "<p>" * 30_000,),
         tuple(f"topic-{i} is not there: " + "x" * 300 for i in range(1_000)),
         ("\U0001f642" * 100_000, "short", "\ud800" * 100_000),
     ],

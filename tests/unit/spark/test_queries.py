@@ -299,7 +299,7 @@ def test_a_progress_file_that_cannot_be_written_ends_nothing(
     (tmp_path / "spark" / "progress.json").mkdir()
     for _ in range(2):
         file.write(JobState.RUNNING, "", [])
-    assert capsys.readouterr().out.count("progress file cannot be written") == 1
+    assert capsys.readouterr().out.count("cannot write its progress file") == 1
 
 
 def test_a_job_that_is_gone_without_a_word_has_stopped(tmp_path: Path) -> None:

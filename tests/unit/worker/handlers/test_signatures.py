@@ -225,22 +225,22 @@ REFUSED = [
     ),
     (
         "def notify(message: Message, order: Order): ...",
-        "takes the message before order: Order",
+        "takes the message first, but order: Order must come first",
         "write: def notify(order: Order, message: Message)",
     ),
     (
         "def notify(order: Order, session: Odd): ...",
-        "has session: Odd where the message is passed",
+        "has the second parameter session: Odd, where kworker passes the message",
         "write: def notify(order: Order, message: Message); give others defaults",
     ),
     (
         "def notify(order: int): ...",
-        "takes order: int, which is not made from a record",
+        "takes order: int, a type that kworker cannot build from a record",
         f"write: {MESSAGE}, or def notify(order: dict){DICT_STANDS_FOR}",
     ),
     (
         "def notify(it: Message | None): ...",
-        "takes it: Message | None, which is not made from a record",
+        "takes it: Message | None, a type that kworker cannot build from a record",
         f"write: {MESSAGE}, or def notify(it: dict){DICT_STANDS_FOR}",
     ),
     (
@@ -250,7 +250,7 @@ REFUSED = [
     ),
     (
         "def notify(order: 'functools.nothing'): ...",
-        "takes order: functools.nothing, which is no type (AttributeError)",
+        "takes order: functools.nothing, whose annotation is not a type (AttributeError)",
         f"write: {MESSAGE}",
     ),
     (
@@ -276,7 +276,7 @@ REFUSED = [
     ),
     (
         "notify = getattr",
-        "does not tell its parameters",
+        "has no signature that Python can read, perhaps because it is written in C",
         f"call it in a function of yours: {MESSAGE}",
     ),
     (
@@ -306,7 +306,7 @@ REFUSED = [
     ),
     (
         "@batch()\ndef notify(numbers: list[int]): ...",
-        "takes numbers: list[int], which is not made from a record",
+        "takes numbers: list[int], a type that kworker cannot build from a record",
         "write: def notify(messages: list[Message]), or def notify(numbers: list[dict])"
         f"{DICT_STANDS_FOR}",
     ),
