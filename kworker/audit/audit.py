@@ -37,7 +37,7 @@ class AuditProgress(Protocol):
 class AuditScope:
     """The scope of an audit: a range of time of the source records, and what to report.
 
-    `every_record_has_a_result` makes each record that was settled without a result a hole.
+    With `every_record_has_a_result`, a record that was settled without a result counts as a hole.
     `problems_max` is the number of problems that are listed; all are counted.
     """
 

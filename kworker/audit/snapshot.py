@@ -22,7 +22,7 @@ _NOTHING = Settled(0)
 
 @dataclass(frozen=True, slots=True)
 class AuditTopics:
-    """The topics that an audit reads, by their part in the way of a record."""
+    """The topics that an audit reads, by role, such as source, results or dead letters."""
 
     sources: Sequence[str]
     results: Sequence[str]
@@ -67,9 +67,9 @@ class AuditTopics:
 class AuditSnapshot:
     """The positions of a service at one moment, and the offsets of its topics soon after it.
 
-    `settled` has the positions in the topics that the service reads. What they settle has left its
-    traces below the ends of `spans`. `table_positions` are those of each table in the results
-    topic.
+    `settled` has the positions in the topics that the service reads. If it settles a record, then
+    all traces that this record has left so far lie below the ends of `spans`. `table_positions`
+    has, for each table, its positions in the results topic.
     """
 
     topics: AuditTopics
@@ -161,7 +161,8 @@ def _ends(
 ) -> dict[PartitionId, int]:
     """Returns the end of each partition for a reader of committed records.
 
-    In the topics that the service writes, this end passes all records that are there now.
+    For topics that the service writes, waits until this end lies behind every record that was there
+    at the call. Raises KworkerError if an open transaction hides one for too long.
     """
     written = {*topics.written, topics.dead_state}
     now = admin.list_offsets([at for at in numbers if at[0] in written], "latest")

@@ -21,7 +21,7 @@ class TraceFinder:
     """Finds the traces of source records with timestamps in a range, one topic after the other."""
 
     def __init__(self, time_range: TimeRange, number_of: Callable[[str], int]) -> None:
-        """`number_of(topic)` returns the index of a topic's name, which traces have."""
+        """`number_of(topic)` returns the index that stands for a topic's name in traces."""
         self._time_range = time_range
         self._number_of = number_of
 
@@ -50,7 +50,7 @@ class TraceFinder:
     def copies(
         self, raws: Iterable[RawMessage], kind: TraceKind, settled: Mapping[int, Settled]
     ) -> Found:
-        """Yields the copies of records in a delay topic, or in the requeue topic, as `kind`."""
+        """Yields a trace of this `kind` for each audited copy in a delay or requeue topic."""
         for raw, headers in _with_headers(raws):
             try:
                 envelope = Envelope.open(headers)

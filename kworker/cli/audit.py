@@ -73,12 +73,12 @@ def audit(
     Reads topics, committed positions and tables, and nothing of the service itself, which may run
     or not. Each source record with FROM ≤ timestamp < TO is counted once: with a result, as a dead
     letter, waiting for a retry, settled without a result (the handler returned none, idempotency
-    had seen it, or it is older than the group), or not settled.
+    had seen it, or it lies before the group's first position), or not settled.
 
     A double is a record with the same result twice, with a result and an open dead letter, or with
-    two rows. A hole is a missing result of several, a retry that was lost, or a result without a
-    row. Exit code 1 if there is any. Replays are left out. A table with a transform, or in another
-    mode than append, is not compared.
+    two rows. A hole is a result that is missing beside others of its record, a retry that was lost,
+    or a result without a row. Exit code 1 if there is any. Replays are left out. A table with a
+    transform, or in another mode than append, is not compared.
 
     It needs free space in $TMPDIR, about 100 bytes for each record, result and retry.
     """

@@ -55,8 +55,8 @@ def live(
 
     Example: [bold]kworker health live --state-dir /var/lib/kworker/orders[/bold]
 
-    A dependency that is down is no failure, since a restart would not help. Exit code 3: not
-    running.
+    A dependency that is down is no failure, since a restart would not help. Exit code 3: the
+    service does not run.
     """
     _answer("live", lambda _: [], _client(config, state_dir, timeout), as_json=as_json)
 
@@ -68,11 +68,13 @@ def ready(
     timeout: TimeoutOption = "10s",
     as_json: JsonOption = False,
 ) -> None:
-    """Succeed while every worker has joined its group and nothing is red, as /readyz does.
+    """Succeed while the service is ready, as /readyz of the console does.
+
+    Every worker has joined its group then, the brokers answer, and kworker status shows no problem.
 
     Example: [bold]kworker health ready --timeout 2s[/bold]
 
-    Exit code 3: not running.
+    Exit code 1: the service is not ready. Exit code 3: it does not run.
     """
     client = _client(config, state_dir, timeout)
     _answer("ready", probes.why_not_ready, client, as_json=as_json)
@@ -89,7 +91,7 @@ def startup(
 
     Example: [bold]kworker health startup[/bold]
 
-    Exit code 3: not running.
+    Exit code 1: they have not. Exit code 3: the service does not run.
     """
     client = _client(config, state_dir, timeout)
     _answer("started", probes.why_not_started, client, as_json=as_json)

@@ -95,10 +95,11 @@ def resume(
 
     The exit code is 0 also if nothing was paused, so that a script need not look first.
 
-    With --accept-dead, pauses stay as they are. A worker's breaker opens when too many of its
-    records become dead letters (the key dead_letter.breaker): the cause is then rarely in the
-    records. While the breaker is open, some of the records that it holds run again every 5 s. After
-    ten successes in a row the breaker closes by itself.
+    --accept-dead ends no pause: it makes workers write the dead letters that their breakers hold
+    back. A worker's breaker opens when too many of its records become dead letters (the key
+    dead_letter.breaker), since the cause is then rarely in the records. While the breaker is open,
+    some of the records that it holds run again every 5 s. After ten successes in a row the breaker
+    closes by itself.
     """
     loaded = toml_file.load(config)
     if not accept_dead:

@@ -1,4 +1,4 @@
-"""Wires the supervisor to the real worker, delay process, preflight checks and file."""
+"""Wires the supervisor to the real worker, delay process, preflight checks and kworker.toml."""
 
 import time
 from functools import partial
@@ -20,7 +20,7 @@ def serve(
     """Runs the supervisor until the service ends, and returns its exit code.
 
     A reload reads `named`, the file of --config. The supervisor reports its start to `ready_fd`.
-    With `reload`, the service reloads when a file of its folder changes.
+    With `reload`, the service reloads when kworker.toml, or Python code in its folder, changes.
     """
     # Imported before the fork, so that a replaced worker starts at once. Modules only: no client
     # of Kafka, Redis or Spark may exist before the fork.

@@ -1,1 +1,1 @@
-"""The only files that import Kafka's and Redis's libraries, and their in-memory twins."""
+"""The only files that import the libraries of Kafka and Redis; in `memory`, twins for tests."""

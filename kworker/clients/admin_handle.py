@@ -16,10 +16,10 @@ class AdminHandle:
     """Holds an `AdminClient`, and replaces it once it was `stale`. Used by one thread.
 
     librdkafka sends most of these requests to the broker that it takes for the controller, and is
-    connected to few others. While it knows no topic, it does not look again who that is. If that
-    broker hangs, or once answered that there was no controller, then requests time out for as long
-    as the client lives, although other brokers would answer. A new client finds them. So whoever
-    uses this sets `stale` when a request has timed out.
+    connected to few others. While a client knows no topic, it does not ask again which broker is
+    the controller. If the broker that it uses hangs, or once answered that there was no controller,
+    then requests time out for as long as the client lives, although other brokers would answer. A
+    new client finds those. So the caller sets `stale` when a request has timed out.
     """
 
     def __init__(self, properties: Mapping[str, Any], logger: logging.Logger) -> None:

@@ -36,7 +36,10 @@ class AwaitedPositions:
     """
 
     def __init__(self, goes_on: Callable[[], bool]) -> None:
-        """`goes_on` sends a heartbeat, and returns False once the process has to stop."""
+        """`goes_on` writes the heartbeat that the supervisor reads.
+
+        It returns False once the process has to stop.
+        """
         self.problem: str | None = None
         self._goes_on = goes_on
 

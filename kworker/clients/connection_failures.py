@@ -16,7 +16,7 @@ _STATE = re.compile(r" \(after \d+ms in state (\w+)")
 
 
 class _Rejection(NamedTuple):
-    """A way in which brokers turn clients away: the words for it, and the key to correct."""
+    """A way in which brokers turn clients away: librdkafka's words for it, and what to correct."""
 
     words: re.Pattern[str]
     problem: str
@@ -80,7 +80,7 @@ _CLOSED_OTHERWISE = _Rejection(
 
 
 def _closing(line: str) -> _Rejection:
-    """Returns what a connection lacked that brokers have closed, as far as its state tells."""
+    """Returns why brokers have closed a connection (no TLS, no login), as far as `line` tells."""
     state, scheme = _STATE.search(line), line[: max(0, line.find("://"))]
     match state and state[1]:
         case "APIVERSION_QUERY" if "ssl" not in scheme:  # the first request of all
@@ -124,8 +124,9 @@ class ConnectionFailures(logging.Handler):
     def begin(self) -> None:
         """Forgets, before a request, a failure that may be long over.
 
-        Rejections count until brokers answer. So does a closed connection while they never have:
-        librdkafka logs it only once in a while, and no connection can have idled out.
+        Keeps a rejection, which counts until brokers answer. If no broker has ever answered, keeps
+        a closed connection, too: librdkafka logs it only once in a while, and a connection without
+        an answer was not closed for being idle.
         """
         closed_at_once = not self._answered and _CLOSED.search(self._words)
         if not (self._rejected or closed_at_once):

@@ -176,7 +176,7 @@ class KafkaConsumer:
         return now
 
     def _hold_back(self, batch: list[RawMessage]) -> list[RawMessage]:
-        """Keeps records for later whose partitions wait to be resumed; returns the rest.
+        """Keeps for later the records of partitions that wait to be resumed; returns the rest.
 
         An assigned partition waits until the caller resumes it. If a partition was revoked and
         assigned again during one `poll`, its records may be from the earlier assignment: they are
@@ -264,8 +264,8 @@ class KafkaConsumer:
     def _wake_fetchers(self, kept: Iterable[PartitionId]) -> None:
         """Lets kept partitions go on after a rebalance, in which the library has paused them.
 
-        Its thread for a broker is not told that they are resumed: it looks when it has something
-        else to do, or after a second. So it gets something to do.
+        The library's thread for a broker is not told that partitions are resumed: it notices this
+        when it has other work, or after a second. So this method gives it a request to send.
         """
         if asked := [TopicPartition(*at, OFFSET_END) for at in kept]:
             with suppress(KafkaException):  # else they wait for that second

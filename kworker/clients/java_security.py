@@ -61,7 +61,7 @@ def _sasl(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """Returns a string of Java's login configuration, which a bare end of line would end."""
+    """Returns `text` as a quoted string of Java's login configuration, with line ends escaped."""
     for letter, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(letter, escaped)
     return f'"{text}"'

@@ -122,9 +122,9 @@ class RedisClaims:
 class RedisTexts:
     """Texts of one kind, by name, that all instances of a service share. Used by one thread.
 
-    The `kind` suspects has records that may have killed a process, by source position. The texts
-    are in the caller's format. Each call blocks for a round trip, may raise `Unreachable`, and may
-    be repeated.
+    With the kind "suspects", each text describes a record that may have killed a process, and its
+    name is the record's source position. The texts are in the caller's format. Each call blocks for
+    a round trip, may raise `Unreachable`, and may be repeated.
     """
 
     def __init__(self, url: str, *, kind: str, prefix: str, timeout_s: float = TIMEOUT_S) -> None:

@@ -1,7 +1,7 @@
-"""Reads the members of a consumer group in a process of its own, which that may crash.
+"""Reads the members of a consumer group in a process of its own, since this may crash a process.
 
 With librdkafka 2.16, an administrator's request to a group's coordinator may abort the process
-when the coordinator goes away meanwhile, or is back after it (librdkafka #4605).
+if the coordinator goes away during the request, or comes back after that (librdkafka #4605).
 
 `python -m kworker.clients.roster` reads `{"properties": …, "group": …}` and writes member ids.
 """

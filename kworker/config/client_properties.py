@@ -1,4 +1,4 @@
-"""The librdkafka properties of each client: kworker's defaults, the user's, and those it owns."""
+"""The librdkafka properties of each client: defaults, the user's, and those only kworker sets."""
 
 import re
 import secrets

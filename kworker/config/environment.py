@@ -1,7 +1,7 @@
 """Environment variables that override the file: `KWORKER_WORKERS__THREADS=32`.
 
-pydantic-settings stops at the first value that is not JSON, ignores names of unknown keys, and has
-no dotted properties.
+This module stands in place of pydantic-settings, which stops at the first value that is not JSON,
+ignores names of unknown keys, and has no dotted properties.
 """
 
 import json

@@ -100,7 +100,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def suggestion(key: Key) -> str:
-    """Returns a hint at the known key that is most like `key`, which is unknown; "" if none is.
+    """Returns a hint at the known key that is most like the unknown `key`; "" if none is similar.
 
     Searches the table of `key` first, then all other tables.
     """

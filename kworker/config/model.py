@@ -293,7 +293,10 @@ class Settings(Section):
 
 
 def _default(section: object, key: str, value: str) -> object:
-    """Returns a table with `key` added if absent; what is no table, as it is, to be rejected."""
+    """Returns a table, with `key` added if absent; returns any other value as it is.
+
+    Validation then rejects such a value.
+    """
     if isinstance(section, Section):
         return section if getattr(section, key) else section.model_copy(update={key: value})
     if isinstance(section, dict):

@@ -49,7 +49,7 @@ def all_references() -> list[KeyReference]:
 
 
 def as_markdown(references: list[KeyReference]) -> str:
-    """Returns the page PAGE."""
+    """Returns the text of docs/configuration.md."""
     parts = [_INTRO]
     for table in dict.fromkeys(each.table for each in references):
         rows = [_row(each) for each in references if each.table == table]
@@ -68,7 +68,7 @@ def _sections() -> dict[str, type[Section]]:
 
 
 def _section_at(key: Key) -> type[Section] | None:
-    """Returns the table at `key`, or that of each item of the list there; None for a value."""
+    """Returns the model of the table at `key`, or of the tables in a list; None for a value."""
     return section_of(takes(key)) or section_of(takes((*key, 0)))
 
 

@@ -153,7 +153,10 @@ def idempotency(config: Settings) -> Iterator[Problem]:
 
 
 def _is_redis_address(url: str) -> bool:
-    """Returns True for a URL whose user and password end where Redis's client sees their end."""
+    """Returns True for a Redis URL whose user and password Redis's client reads in full.
+
+    An unescaped special character in them, such as `/` or `#`, would end them too early.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port

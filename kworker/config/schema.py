@@ -47,7 +47,10 @@ def _described(key: str) -> dict[str, Any]:
 
 
 def _in_file(schema: Any) -> Any:
-    """Returns a part of the schema with indirections, and with descriptions of one line each."""
+    """Returns a part of the schema in which any string may also be `{ file = … }` or `{ env = … }`.
+
+    Joins the lines of each description.
+    """
     if isinstance(schema, list):
         return [_in_file(item) for item in schema]
     if not isinstance(schema, dict):

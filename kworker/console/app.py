@@ -66,7 +66,7 @@ def make_app(source: StatusSource) -> Starlette:
 
 
 def why_not_live(snapshot: Snapshot) -> list[str]:
-    """Returns why the service is not alive: its supervisor does not turn. [] if it does."""
+    """Returns why the service is not alive: its supervisor has not answered lately. [] if it is."""
     if snapshot.alive:
         return []
     return [snapshot.problem]
@@ -105,7 +105,7 @@ class PageData:
         self._rendered = self._render(None)
 
     def of(self, snapshot: Snapshot) -> Mapping[str, Any]:
-        """Returns the data of a page that asks now."""
+        """Returns the data for an open page, such as the status, its age, and the present time."""
         if snapshot.document is not self._document:
             self._document = snapshot.document
             self._rendered = self._render(snapshot.document)

@@ -18,7 +18,7 @@ class Change(NamedTuple):
 
 
 def problem_kind(problem: str) -> str:
-    """Returns the line without its amounts, by which a problem is known while they change."""
+    """Returns the line without its amounts, so that it stays the same while these change."""
     return _AMOUNTS.sub("#", problem)
 
 

@@ -37,9 +37,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The last status document, its age in seconds, and why there is no newer one ("": there is).
+    """The last status document, and its age in seconds.
 
-    `document` is None until the supervisor has answered once. Its age is then that of the console.
+    `problem` says why there is no newer one; it is "" if the document is new. Until the supervisor
+    has answered once, `document` is None, and `age_s` is the age of the console.
     """
 
     document: Document | None

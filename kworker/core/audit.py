@@ -57,7 +57,10 @@ class Outcome(StrEnum):
 
 
 class Contradiction(NamedTuple):
-    """A double or a hole in the traces of a record, and the traces that show it."""
+    """A double or a hole in the traces of a record, and the traces that show it.
+
+    A double is an outcome too many, such as a second result; a hole is a missing result or retry.
+    """
 
     kind: Literal["double", "hole"]
     what: str
@@ -65,7 +68,7 @@ class Contradiction(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The conclusions that the audited topics allow."""
+    """Facts that decide what may be concluded from a missing trace."""
 
     results_complete: bool = True  # no result has been deleted
     requeue_complete: bool = True
@@ -84,8 +87,8 @@ class Judgement(NamedTuple):
 def judge(traces: Sequence[Trace], rules: Rules) -> Judgement:
     """Judges the traces of one source record; the first is the record itself.
 
-    The positions must have been read before the ends of the topics. A trace may then be newer than
-    the position beside it, but what a position settles has left its traces.
+    The positions must have been read before the ends of the topics. If a record is settled, all
+    that had come of it by then is among its traces. But a trace may be newer than the positions.
     """
     kinds: dict[TraceKind, list[Trace]] = defaultdict(list)
     for trace in traces:
@@ -181,7 +184,7 @@ def _holes(
 
 
 def _lost(kinds: dict[TraceKind, list[Trace]]) -> list[Trace]:
-    """Returns the forwarded copies of a run that no copy in the requeue topic follows."""
+    """Returns the delay-topic copies of those runs of which the requeue topic has no copy."""
     arrived = {(copy.redriven, copy.attempt) for copy in kinds[TraceKind.REQUEUE]}
     retries = kinds[TraceKind.RETRY]
     return [copy for copy in retries if (copy.redriven, copy.attempt) not in arrived]

@@ -77,7 +77,7 @@ def processes_needed(load: Load, limits: ProcessLimits) -> tuple[int, int]:
 
 
 def workers_for(load: Load, limits: ProcessLimits, processes: int | None = None) -> Workers:
-    """Returns the workers for a load; `processes`, if given, is their number, whatever it needs."""
+    """Returns the workers for a load: `processes` of them if given, else as many as it needs."""
     count = processes or max(processes_needed(load, limits))
     return Workers(count, _up(load.handlers / count))
 

@@ -1,4 +1,4 @@
-"""Durations, counted by bounds for a histogram, or added up by how the measured act ended."""
+"""Durations: histograms of them, and their sums for acts that ended well and for failed ones."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Durations:
         self.sum_us = 0
 
     def add(self, number: int, lasted_s: float) -> None:
-        """Counts `number` durations, 1 or more, of `lasted_s` together, each with their mean."""
+        """Counts `number` durations, 1 or more, whose sum is `lasted_s`, each as their mean."""
         self.counts[bisect_left(BOUNDS_S, lasted_s / number)] += number
         self.sum_us += int(lasted_s * 1e6)
 

@@ -199,7 +199,8 @@ class Flow:
     def _stays_paused(self, partition: Partition, share: float, spare: bool) -> bool:
         """Returns True until a paused partition is well below `share` and its offset map has room.
 
-        With `spare`, the worker is well below its limits and none starves: then its share is all.
+        With `spare`, the worker is well below its limits and no partition starves: then this
+        partition may use all of the limits.
         """
         self._over_since.pop(partition, None)
         return self._over(partition, 1.0 if spare else share * self._policy.low)

@@ -125,10 +125,10 @@ class Lanes:
         return run
 
     def take_behind(self, taken: deque[Record], most: int) -> deque[Record]:
-        """Takes up to `most` records that wait behind those just taken; returns all of them.
+        """Takes up to `most` records that wait behind the `taken` ones; returns both.
 
-        Those of a lane are in a row. Each may run only if the one before it has ended with results;
-        otherwise it has to be put back.
+        The records of one lane follow each other, in its order. Each may run only if the one before
+        it has ended with results; otherwise it has to be put back.
         """
         row: deque[Record] = deque()
         share = -(-most // len(taken))

@@ -1,9 +1,10 @@
 """The election of a leader among a consumer group's members, and its lease.
 
 The leader's name stands in the metadata of what the group has committed for partition 0 of a
-topic. The member that owns this partition is the decider: it alone may appoint a leader, itself,
-and only when the named one has left the group. A rebalance moves the partition, and the leader
-stays. Kafka accepts commits of members only, so each proves that its author is one.
+topic. The member that owns this partition is the decider: only it may appoint a leader. It may
+appoint only itself, and only when the leader named so far has left the group. A rebalance may move
+the partition to another member, but the leader stays. Kafka accepts commits of members only, so
+each commit proves that its author is a member.
 """
 
 import json

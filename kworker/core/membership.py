@@ -28,8 +28,8 @@ class Membership:
     Owned by the thread that polls. Times are monotonic seconds. If the answer to a join request is
     lost, a client waits for that answer for five minutes. So kworker replaces the client earlier,
     but rarely, because each new client makes the whole group rebalance. A client that looks for its
-    coordinator is replaced, too: one of librdkafka 2.16 was seen that never connected again after
-    an outage. When the time is over, a client has mostly lost its partitions already.
+    coordinator is replaced, too: with librdkafka 2.16, one client never connected again after an
+    outage. By the time a client is replaced, it has usually lost its partitions already.
     """
 
     def __init__(self, policy: MembershipPolicy, now: float) -> None:

@@ -190,7 +190,8 @@ def unsettled_max(span: int) -> int:
 def _bits_max(unsettled: int, span: int) -> int:
     """Returns the most bits that a map takes in which `unsettled` of `span` offsets are not done.
 
-    It grows with both numbers. So what fits still does when some of the unsettled offsets are done.
+    The result grows with both arguments. So a map that fits now will also fit when some of the
+    unsettled offsets are done.
     """
     parameter = _parameter(unsettled, span)
     return unsettled * (parameter + 1) + ((span - unsettled) >> parameter)
@@ -199,7 +200,8 @@ def _bits_max(unsettled: int, span: int) -> int:
 def _parameter(unsettled: int, span: int) -> int:
     """Returns the Rice parameter for which `_bits_max` is smallest.
 
-    One more takes a bit more for each unsettled offset, and halves the unary part of all.
+    A parameter greater by 1 lengthens the code of each unsettled offset by one bit, and halves the
+    zeros of all codes together.
     """
     done = span - unsettled
     return max(0, ((done - 1) // unsettled).bit_length() - 1) if done > 0 else 0

@@ -1,4 +1,4 @@
-"""A dead letter: one record of the dead-letter topic, read."""
+"""A dead letter: one record of the dead-letter topic, parsed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

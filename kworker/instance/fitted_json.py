@@ -1,4 +1,4 @@
-"""Encodes lists as JSON in a limited room: where they are too long, each loses its last rows."""
+"""Encodes lists as JSON in a limited room; if they are too long, the longest lose last rows."""
 
 import json
 from bisect import bisect_right

@@ -97,7 +97,7 @@ class Hand:
         self.words[self.since_at] = self.words[self._thread_at] = 0
 
     def detach(self, words: memoryview) -> None:
-        """Writes to these words from now on, instead of the shared memory."""
+        """Stores in `words`, a private copy, from now on, and not in the shared memory."""
         self.words = words
 
     def take(self, place: int, now_ns: int) -> None:
@@ -203,9 +203,9 @@ class Slot:
         ]
 
     def busy_s(self, now: float) -> float:
-        """Returns how long this worker's handlers have run together, up to `now`.
+        """Returns the sum of the times for which this worker's handlers have run, up to `now`.
 
-        Those that run still count, too; a batch is one run. `now` is in monotonic seconds.
+        Includes the runs that have not ended; a batch is one run. `now` is in monotonic seconds.
         """
         begun = {held[2] for hand in self._hands if (held := hand.read())}  # a batch has one start
         running_s = sum(max(0.0, now - since_ns / 1e9) for since_ns in begun)

@@ -1,11 +1,12 @@
 """The log file of `kworker start --daemon`, in all processes of the service.
 
-They inherit descriptors 1 and 2, and a file that is renamed keeps its writers. So each process
-looks once a second whether another file has the name, and if so opens that one in place of the
-first. The supervisor does the same for files that another program moves (logrotate), and renames
-the file itself when it is large. Nothing is copied or cut, so no line is lost: for up to a second
-lines go to the renamed file (of the console, which looks when it samples, for five). Writes are
-appended, a whole line each, so they do not mix. A pipe to one writer would cut lines over 4 KiB.
+The processes inherit descriptors 1 and 2, and go on writing to a file that is renamed. So each
+process looks once a second whether another file has the log file's name, and if so opens that one
+instead. The supervisor does the same for files that another program moves (logrotate), and renames
+the file itself when it is large. Nothing is copied or cut, so no line is lost; but for up to a
+second after a renaming, lines still go to the renamed file. The console looks only when it samples:
+its lines may go there for up to five seconds. Writes are appended, a whole line each, so they do
+not mix. A pipe to one writer would cut lines over 4 KiB.
 
 A program that a process has started keeps the file it was given, until it ends: the JVM of Spark,
 and what handlers start.
@@ -30,9 +31,10 @@ def open_as_output(path: Path) -> None:
 
 
 class DaemonFile:
-    """Keeps standard output and error in the file of the daemon's name; nothing without a daemon.
+    """Keeps standard output and error in whatever file has the name of the daemon's log now.
 
-    Owned by the thread that calls `turn`. The descriptors are replaced at once for all threads.
+    Does nothing if the service was not started as a daemon. Owned by the thread that calls `turn`.
+    The descriptors are replaced at once for all threads.
     """
 
     def __init__(self) -> None:
@@ -96,13 +98,13 @@ def _is(path: Path, status: os.stat_result) -> bool:
 
 
 def _is_full(path: Path, size_max: int) -> bool:
-    """Returns True if standard error is the file of this name, and has so many bytes."""
+    """Returns True if standard error is the file of this name, with `size_max` bytes or more."""
     status = os.fstat(2)
     return stat.S_ISREG(status.st_mode) and status.st_size >= size_max and _is(path, status)
 
 
 def _rename(path: Path, keep: int) -> None:
-    """Gives the file the name with `.1`, after moving older ones on; the oldest is replaced."""
+    """Renames the file to `NAME.1`, after `NAME.1` to `NAME.2` and so on; the last is replaced."""
     names = [path, *(path.with_name(f"{path.name}.{age}") for age in range(1, keep + 1))]
     for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
         if newer.exists():

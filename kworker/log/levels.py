@@ -20,7 +20,7 @@ class LevelsByLogger:
         self.lowest = min([level, *levels.values()])
 
     def of(self, name: str) -> int:
-        """Returns the level of a logger; "" has that of all that are not named."""
+        """Returns the level of a logger: `log.level` if `log.levels` names none that covers it."""
         while name:
             if name in self._levels:
                 return self._levels[name]
@@ -28,7 +28,10 @@ class LevelsByLogger:
         return self._level
 
     def drop_low(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """Drops events below the level of their logger, and names it. The first processor."""
+        """Drops events below the level of their logger; adds the logger's name to the others.
+
+        This is the first of structlog's processors.
+        """
         name = getattr(logger, "name", "")  # the user's code may have wrapped one of its own
         if _RANKS.get(method, 50) < self.of(name):
             raise structlog.DropEvent

@@ -1,8 +1,8 @@
-"""Events of a JSON log for the lines that a worker prints: a plain line would break its readers.
+"""Makes events of the lines that a worker prints: a plain line would break readers of a JSON log.
 
-Python's `sys.stdout` and `sys.stderr` are replaced, so this is all that Python code writes there,
-tracebacks included. Native code, child programs and `sys.stdout.buffer` write to the descriptors
-themselves: their lines stay as they are.
+Python's `sys.stdout` and `sys.stderr` are replaced. So events are made of all that Python code
+writes there, tracebacks included. Native code, child programs and `sys.stdout.buffer` write to the
+descriptors themselves: their lines stay as they are.
 """
 
 import json
@@ -19,7 +19,8 @@ class PrintedLines:
     """A standard stream whose lines become INFO events of the logger `print`.
 
     Each thread has a line of its own, since `print` writes a line in several parts. A line that is
-    a JSON object passes as it is: the user's code has a log of its own. All else is the stream's.
+    a JSON object passes as it is: it is from a log of the user's code. All attributes that are not
+    defined here are those of the stream.
     """
 
     def __init__(self, stream: TextIO, logger: Any) -> None:
@@ -43,7 +44,7 @@ class PrintedLines:
             self.write(line)
 
     def flush(self) -> None:
-        """Writes what this thread has begun; the main thread's flush, at the end, writes all."""
+        """Writes this thread's unfinished line; in the main thread, those of all threads."""
         if threading.current_thread() is threading.main_thread():
             begun, self._begun = self._begun, {}
             for line in begun.values():

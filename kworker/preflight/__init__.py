@@ -1,1 +1,1 @@
-"""The checks before a start: the configuration beside brokers, handlers and other copies."""
+"""The checks before a start: does the configuration fit brokers, handlers and other copies?"""

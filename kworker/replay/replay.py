@@ -1,4 +1,4 @@
-"""A replay, put together: settled records go through the handler once more."""
+"""Assembles and runs a replay, in which settled records go through the handler once more."""
 
 import math
 import time

@@ -102,8 +102,7 @@ class BatchLimits:
     def lower(self, batches: Mapping[str, int]) -> str:
         """Lowers the batch limits of tables after memory ran out; returns a sentence about it.
 
-        `batches` maps a table's name to the largest number of records that its last batch may have
-        had.
+        `batches` maps a table's name to an upper bound for the number of records in its last batch.
         """
         lower = {name: max(1, most // _PART) for name, most in batches.items()}
         try:

@@ -1,4 +1,4 @@
-"""Compaction: rewrites a table's many small files as few large ones, as its format offers."""
+"""Compaction: merges a table's many small files into few, by a command of the table's format."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass

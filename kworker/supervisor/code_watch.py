@@ -23,7 +23,7 @@ class CodeWatch:
         self._changed: set[str] = set()
 
     def turn(self, now: float) -> list[str]:
-        """Returns the names of files that have changed, once nothing has changed since."""
+        """Returns the names of changed files, once a look finds no further change; else []."""
         if now < self._look_at:
             return []
         self._look_at = now + _EVERY_S

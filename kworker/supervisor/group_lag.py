@@ -35,8 +35,9 @@ class GroupLag:
     def status(self, delay_text: Text) -> dict[str, Any]:
         """Returns the value of `lag` in `status --json`, in which unknown numbers are None.
 
-        `topics` is empty while the brokers do not answer. Its `behind` is the number of offsets
-        between the group's positions and the ends of the topic's partitions.
+        `topics` has one entry for each topic; it is empty while the brokers do not answer. `behind`
+        in an entry is the number of offsets between the group's positions and the ends of the
+        topic's partitions.
         """
         fleet = self._fleet
         oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.workers), default=0)

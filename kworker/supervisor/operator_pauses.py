@@ -41,7 +41,7 @@ class OperatorPauses:
             _LOG.info(f"resumed {named(topic)}: records are taken again", why=why)
 
     def is_complete(self, config: Config) -> bool:
-        """Returns True if nothing at all is taken."""
+        """Returns True if all topics that the workers read are paused, so that none is read."""
         return self._topics.cover([*config.source.topics, config.requeue_topic])
 
     def rows(self) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""Replaces workers one at a time: at a reload or restart, and worn-out ones."""
+"""Replaces workers one at a time: all of them at a reload or restart, or those that are worn out.
+
+A worker is worn out if it exceeds `memory` or has reached `max_records`.
+"""
 
 from collections import deque
 from collections.abc import Mapping
@@ -29,9 +32,9 @@ class RollingRestart:
         return len(self._waiting) + (self._current is not None)
 
     def add(self, reasons: Mapping[int, str]) -> None:
-        """Adds the workers with these numbers, except those that already wait to be replaced.
+        """Adds the workers with the numbers in `reasons`, except those that already wait.
 
-        The reason why a worker is replaced is a label of a metric.
+        `reasons` says why each is replaced: a metric counts the replacements by reason.
         """
         waiting = dict(self._waiting)
         self._waiting.extend(each for each in reasons.items() if each[0] not in waiting)

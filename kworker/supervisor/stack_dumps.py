@@ -44,7 +44,7 @@ class StackDumps:
 
 
 def _head(pid: int) -> None:
-    """Writes the line above the stacks of a process, as plain as they are, at every log level."""
+    """Writes a heading above the stacks of a process: plain text, whatever the log's settings."""
     try:
         sys.stderr.write(f"stacks of {command_line(pid)} (pid {pid}), by thread:\n")
         sys.stderr.flush()

@@ -141,7 +141,11 @@ def _last_dead_letters(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def _histogram(counters: Mapping[str, int], fields: Sequence[Field]) -> dict[str, Any]:
-    """Returns how many durations kept each bound, and last those that kept none."""
+    """Returns a histogram of durations, with their sum.
+
+    Each number in `counts` is that of the durations up to one bound and above the bound before; the
+    last number is that of the durations above all bounds.
+    """
     *counts, sum_us = (counters[field.name.lower()] for field in fields)
     return {"bounds_s": BOUNDS_S, "counts": counts, "sum_s": sum_us / 1e6}
 
@@ -149,7 +153,10 @@ def _histogram(counters: Mapping[str, int], fields: Sequence[Field]) -> dict[str
 def _by_end(
     counters: Mapping[str, int], fields: Sequence[Field], well: str, failed: str
 ) -> dict[str, Any]:
-    """Returns the number and the time of acts that ended well, and of those that failed."""
+    """Returns number and total time of transactions or of calls to Redis, by how they ended.
+
+    `well` and `failed` are the keys for those that succeeded and those that failed.
+    """
     count, sum_us, failures, failures_us = (counters[field.name.lower()] for field in fields)
     return {
         well: {"count": count, "sum_s": sum_us / 1e6},

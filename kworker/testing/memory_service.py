@@ -45,7 +45,10 @@ _NAMED_MOST = 10
 
 
 class MemoryService:
-    """Runs handlers over records in Kafka in memory. Used by one thread, beside the handlers'."""
+    """Runs handlers over records in Kafka in memory.
+
+    One thread uses it; the handlers have their own threads or event loop.
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class MemoryService:
         consumers[0].subscribe([*self._sources, config.requeue_topic])
 
     def run(self, limit_s: float, timeout_s: float) -> None:
-        """Turns until all records have ended. Raises AssertionError if they do not.
+        """Runs the service until all records have ended. Raises AssertionError if they do not.
 
         `limit_s` is the limit on the virtual clock, `timeout_s` the limit on the true one.
         """
@@ -204,7 +207,7 @@ class MemoryService:
             self._delay.turn()
 
     def _progress(self) -> tuple[int, ...]:
-        """Returns numbers of which one changes when anything happens."""
+        """Returns numbers; whenever anything happens, at least one of them changes."""
         topics = [*self._sources, *written_topics(self._config), self._config.requeue_topic]
         ends = (log.high for name in topics if (t := self.kafka.topic(name)) for log in t.logs)
         groups = (self._config.name, delay_group(self._config))
@@ -219,7 +222,7 @@ class MemoryService:
         )
 
     def _is_read(self, group: str, topics: Iterable[str]) -> bool:
-        """Returns True if the group has committed positions behind all records of the topics."""
+        """Returns True if the group's committed positions are past all records of the topics."""
         committed = self.kafka.committed(group)
         logs = (log for name in topics if (t := self.kafka.topic(name)) for log in t.logs)
         last = (log.records[-1] for log in logs if log.records)

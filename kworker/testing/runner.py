@@ -34,21 +34,22 @@ def run(
     """Runs records through a handler until each has ended, and reports what became of them.
 
     The real worker and the real delay process run here, with Kafka and Redis in memory. While a
-    handler runs, their clock goes on as yours does; while records only wait, it goes on at once.
-    What is not here: other processes, so that a handler that ends its process ends the test.
-    Lines that the handler logs go where the test's lines go, to `caplog` for example; each has the
-    attribute `kworker`, with the fields that the service's log would have: `record`, `attempt`.
+    handler runs, their clock keeps pace with the true one; while records only wait, it jumps ahead.
+    There are no other processes: a handler that ends its process ends the test. Lines that the
+    handler logs go where the test's lines go, to `caplog` for example; each has the attribute
+    `kworker`, with the fields that the service's log would have: `record`, `attempt`.
 
     Args:
         handler: A function, a class or an instance, as the configuration could name one. None takes
             the handlers that `config` names.
-        records: Messages from `message`, which may name a topic and a partition, or only values.
-            Offsets are given in order, as Kafka does. The number of a run is the service's own.
+        records: Values, or messages made by `message`, which may name a topic and a partition.
+            Their `offset`, `attempt` and `last` are ignored: offsets are assigned in order, as
+            Kafka does, and the service counts the runs.
         config: The path of a `kworker.toml`. Without it, the defaults apply.
         settings: Tables whose values replace those of the file and of the environment, such as
             `{"retry": {"delays": ["10s", "1h"]}}`.
         limit_s: Seconds that may pass on the service's clock.
-        timeout_s: Seconds that may pass on yours.
+        timeout_s: Seconds that may pass on the true clock.
 
     Raises:
         AssertionError: a record has not ended within the limits, or has a topic that the service
@@ -117,7 +118,7 @@ def _configured(
 
 
 def _make_importable(config: Config) -> None:
-    """Lets the modules of the configuration's folder be imported, and not others of their name.
+    """Makes imports find the modules in the configuration's folder, not others of the same name.
 
     A test run may have services in several folders, each with a `handlers.py`.
     """
@@ -137,7 +138,7 @@ def _is_in(folder: Path, module: str) -> bool:
 
 
 def _modules_of(config: Config) -> set[str]:
-    """Returns the first names of the modules of all handlers."""
+    """Returns the top-level modules of all handlers, such as `app` for `app.orders:handle`."""
     references = [config.handler, *config.handlers.values()]
     return {reference.partition(":")[0].partition(".")[0] for reference in references}
 

@@ -234,7 +234,7 @@ def make_shared(config: Config, folder: StateFolder) -> SharedStates:
 def make_paused(
     role: Role, folder: StateFolder, shared: SharedPauses | None
 ) -> Callable[[float], PausedTopics]:
-    """Returns a function that tells the topics that an operator has paused.
+    """Returns a function of the monotonic time, which returns the topics paused by operators.
 
     Where pauses are shared, everything is paused until Redis has been asked once: another host may
     have paused a topic while this instance did not run. A replay does not heed pauses.

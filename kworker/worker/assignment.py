@@ -51,8 +51,8 @@ class Assignment:
     """The partitions that this group member owns now; the consumer's rebalance `Listener`.
 
     Owned by the poll thread: every callback runs inside a poll. An epoch lasts from one assignment
-    to the next. New partitions are in `fresh` until the poll that assigned them has returned: its
-    records belong to an earlier epoch. `maps_ignored` counts commits with an unusable offset map.
+    to the next. New partitions are in `fresh` until the poll that assigned them has returned, since
+    the records of that poll are of an earlier epoch. `maps_ignored` counts unusable offset maps.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if partitions were lost lately: an older commit may still fence this member."""
+        """True if partitions were lost lately: a commit sent before may get this member fenced."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:

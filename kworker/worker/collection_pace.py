@@ -12,13 +12,14 @@ _OLDER = (20, 100)
 
 
 class CollectionPace:
-    """Makes collections of young objects as rare as a second's records are many.
+    """Sets how many new objects start a collection: as many as records were taken in a second.
 
-    Records in flight are objects that live on, and Python takes them for possible garbage: with its
-    own pace, a tenth of the time of a fast worker would go into looking through them. But garbage
-    may be large. If each run leaves one cycle, at most a second's cycles are there at once, whether
-    handlers are slow or fast. Python's own pace, or that of the handlers' module, is the fastest.
-    When a handler changes the pace, its choice stands. Used by the main thread.
+    Records in flight stay alive, but each collection looks through them. With Python's own
+    threshold, a fast worker would spend a tenth of its time on that. A very high threshold would
+    let garbage fill the memory. With this one, if each run leaves one cycle, there are at most the
+    cycles of one second, whether handlers are slow or fast. The threshold is never below Python's
+    own, or the one that the handlers' module has set. If a handler changes it later, that choice
+    stands. Used by the main thread.
     """
 
     def __init__(self, slot: Slot) -> None:

@@ -159,7 +159,7 @@ class Dispatch:
 
     @property
     def wait_times(self) -> list[int]:
-        """The waits of records from their intake to their first run here, counted likewise."""
+        """The waits of records from intake to first run, as `core.durations.total` counts them."""
         return self._pool.completed.wait_times()
 
     @property

@@ -1,7 +1,7 @@
 """Endings: what follows when a handler returns or raises.
 
-Either the record has its outcome, or it waits in memory and comes here again: held for a retry, by
-an open circuit breaker or the dead-letter limit, or until its handler's method `dead` was called.
+Either the record has its outcome, or it waits in memory and comes here again. It waits for a retry,
+for a circuit to close, for the dead-letter limit, or for a call of its handler's method `dead`.
 """
 
 from collections import deque

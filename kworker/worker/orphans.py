@@ -1,4 +1,4 @@
-"""Orphaned runs: handlers still at work when their partition was revoked, and what that is for."""
+"""Orphaned runs: those that outlive a revoke of their partition, and the use of their outcomes."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple

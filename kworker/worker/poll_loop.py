@@ -97,7 +97,7 @@ class PollLoop:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`paused_by_operator` tells the topics of which nothing may be taken at a time."""
+        """`paused_by_operator` returns the topics that are paused at a monotonic time."""
         self.dispatch = dispatch
         self.assignment = Assignment(identify, self._finish, self._drop, self._calm, had)
         self._rebalance_timer = RebalanceTimer(self.assignment, clock)

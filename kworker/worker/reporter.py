@@ -82,7 +82,11 @@ class StatusReporter:
             words[DEAD_BY_REASON[reason]] = number
 
     def _write_times(self) -> None:
-        """Adds up what each handler thread measured, which costs more than the counters do."""
+        """Writes the durations of runs, waits, transactions and calls to Redis.
+
+        Those of runs and waits are added up over all threads. As this costs more than to write the
+        counters, it is done less often.
+        """
         loop, words = self._loop, self._slot.words
         for fields, numbers in (
             (RUN_TIMES, loop.dispatch.run_times),

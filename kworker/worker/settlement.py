@@ -37,7 +37,7 @@ class WorkerCounters:
 
     @property
     def settled(self) -> int:
-        """The number of records that any outcome has settled."""
+        """The number of settled records except dropped ones: done, retried, dead or duplicates."""
         return self.done + self.retried + self.dead + self.duplicates
 
 

@@ -185,8 +185,8 @@ class Worker:
     def _open(self, handlers: Handlers) -> bool:
         """Has the handlers' event loop await every `open`; returns False if a drain begins.
 
-        Writes no heartbeat meanwhile, as none is written during an `__init__`: one that blocks
-        the loop for ever must be found.
+        Writes no heartbeat meanwhile, so that the supervisor finds an `open` that blocks the loop
+        for ever. It finds an `__init__` that blocks in the same way.
         """
         opening = handlers.open(self._config.workers.handler_timeout)
         opening.add_done_callback(lambda _: os.write(self._wakes_fd, b"\0"))

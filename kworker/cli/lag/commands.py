@@ -35,9 +35,10 @@ def lag(
     Example: [bold]kworker lag --partitions[/bold]
 
     Works on any host, also while the service is down; changes nothing, and joins no group. The lag
-    is the number of offsets from the committed positions to the ends of the partitions. Those that
-    the offset maps of the commits list are finished; the others are unfinished, and the age is that
-    of the oldest of them. Some offsets are transaction markers, so the numbers may be too high.
+    is the number of offsets from the committed positions to the ends of the partitions. Of these
+    offsets, those in the offset maps of the commits are finished; all others are unfinished. The
+    age is that of the oldest unfinished record. Some offsets are transaction markers, so the
+    numbers may be too high.
 
     Delay topics and the tables' own groups are shown, too. In JSON, a number that is not known is
     null, and partitions are always listed. Exit code 69: Kafka does not answer.

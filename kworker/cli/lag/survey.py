@@ -53,12 +53,12 @@ class TopicLag:
 
     @property
     def unfinished(self) -> int | None:
-        """The number of those that the group will still run; None without the topic."""
+        """The number of offsets that the group will still run; None without the topic."""
         return sum(each.position.unfinished for each in self.partitions) if self.exists else None
 
     @property
     def age_s(self) -> float | None:
-        """The greatest age of any partition of which it is known."""
+        """The greatest known `age_s` of the partitions; see `_oldest`."""
         return _oldest(each.age_s for each in self.partitions)
 
 
@@ -117,7 +117,10 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 
 def _oldest(ages_s: Iterable[float | None]) -> float | None:
-    """Returns the greatest known age; None if none is known, or if a record may be of any age."""
+    """Returns the greatest known age.
+
+    Returns None if no age is known, or if all known ages are 0 and another is unknown.
+    """
     ages = list(ages_s)
     known = max((age_s for age_s in ages if age_s is not None), default=0.0)
     return known if known or (ages and None not in ages) else None

@@ -121,7 +121,7 @@ def _cells(lag: PartitionLag) -> Iterator[str]:
 
 
 def _table(*columns: str) -> Table:
-    """Returns a table whose first columns are names; the others are numbers, and then notes."""
+    """Returns an empty table: columns of names, then columns of numbers, then one for notes."""
     names = [Column(name, no_wrap=True) for name in columns if name in ("group", "topic")]
     numbers = [Column(name, justify="right", no_wrap=True) for name in columns[len(names) :]]
     return Table(*names, *numbers, "", box=None, pad_edge=False)

@@ -48,7 +48,8 @@ def logs(
     container; then the command names the place. With --follow, the file may be rotated or cut.
 
     On a terminal, JSON lines are shown in the console format; elsewhere lines are printed as they
-    are. With --json, every line is a JSON object; other programs' output is its `event`.
+    are. With --json, every line is a JSON object: a line that kworker did not write as JSON becomes
+    the field `event` of one.
     """
     from kworker.cli.logs.place import log_file
 

@@ -15,7 +15,7 @@ _CONSOLE = re.compile(r"\S+ \[(\w+) *\] ")  # as the console format begins
 
 
 class LogLine(NamedTuple):
-    """One line. `fields` is None unless kworker wrote the line as JSON; "" is an unknown level."""
+    """One line. `fields` is None unless kworker wrote it as JSON; `level` is "" if unknown."""
 
     text: str
     fields: Mapping[str, Any] | None
@@ -75,7 +75,7 @@ def _formatted(fields: Mapping[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Escapes the control characters in a value; those in names and numbers are none."""
+    """Escapes the control characters in the texts of a value, also inside lists and objects."""
     match value:
         case str():
             return printable(value)

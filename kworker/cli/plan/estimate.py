@@ -73,7 +73,10 @@ def estimate(question: PlanQuestion, config: Config | None) -> CapacityPlan:
 
 
 def _measured(config: Config | None) -> Measured:
-    """Returns the smallest figure that applies: of two together there is none."""
+    """Returns the lowest measured rate that applies.
+
+    Exactly-once delivery and idempotency were measured each by itself, not together.
+    """
     found = [capacity.RESULTS]
     if config and config.delivery.guarantee == "exactly-once":
         found.append(capacity.EXACTLY_ONCE)

@@ -110,7 +110,10 @@ def _memory(plan: CapacityPlan) -> Iterator[str]:
 
 
 def _warnings(question: PlanQuestion, plan: CapacityPlan) -> Iterator[str]:
-    """Yields what the estimate does not hold for: only a given number of processes has it."""
+    """Yields a text for each way in which the plan asks more of a process than was measured.
+
+    This happens only if the number of processes was given.
+    """
     handlers, limits = plan.workers.handlers, plan.limits
     if handlers > limits.handlers and not question.is_async:
         yield f"{handlers:,} threads in a process are more than the {limits.handlers} measured"

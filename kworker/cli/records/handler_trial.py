@@ -1,4 +1,4 @@
-"""The end of a handler's run by hand, and how `kworker try` shows it."""
+"""The end of a handler's run under `kworker try`, and how the command shows it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

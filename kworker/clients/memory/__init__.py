@@ -1,5 +1,5 @@
 """Kafka and Redis in memory: the twins, for the tests of handlers and of kworker itself.
 
-One thread uses all of it, so nothing ever waits: a call that would wait for the broker
-finds everything done that could be done. Time is an argument.
+One thread uses all of it, and no call waits: where a real client would wait for the broker, the
+broker in memory has already done all that it can. The clock is an argument.
 """

@@ -68,7 +68,7 @@ def query_of(folder: Folder) -> str:
 def range_of(folder: Folder, batch: int, topic: str) -> tuple[Positions | None, Positions]:
     """Returns the positions at which a planned batch begins and ends.
 
-    The first batch has None as its begin, since the checkpoint does not have that.
+    The begin of the first batch is None, since Spark's checkpoint only has the ends of batches.
     """
     begin = _read_range(folder, batch - 1, topic) if batch else None
     return begin, _read_range(folder, batch, topic)

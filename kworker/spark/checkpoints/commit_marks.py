@@ -107,7 +107,7 @@ class BatchStep(Enum):
 def step(
     last_mark: CommitMark | None, query: str, batch: int, begin: Positions | None
 ) -> BatchStep:
-    """Decides if a batch is written.
+    """Decides whether to write a batch, to leave it out, or to stop the query.
 
     `last_mark` is the entry that kworker made in the metadata of the last batch's commit. `begin`
     has the positions at which the batch begins; None for a query's first batch, since its

@@ -11,8 +11,8 @@ from kworker.spark.checkpoints.checkpoint import CheckpointSurvey, Positions
 def from_committed(rows: Sequence[GroupPosition], wanted: Mapping[int, int]) -> list[Move]:
     """Plans the position of each partition in the new checkpoint of a table.
 
-    It is the one in `wanted`, which the user gave. For a partition that `wanted` lacks, it is the
-    `committed` one of its row, which the table had reached, or 0 if that is not known.
+    This is the position in `wanted`, which the user gave. For a partition that `wanted` lacks, it
+    is the position that the table had reached, `committed` in `rows`; 0 if that is not known.
     """
     return [Move(row, wanted.get(row.partition, row.committed or 0)) for row in rows]
 
@@ -53,7 +53,7 @@ class Reset:
         return sum(max(0, move.position - self._kept(move)) for move in self.moves)
 
     def _kept(self, move: Move) -> int:
-        """Returns a position of the partition: the table has all results before it, and keeps them.
+        """Returns the position up to which the table has, and keeps, the partition's results.
 
         Normally this is `move.current.committed`, the position that the table had reached. It is 0
         if the table has no rows, or if each batch replaces all rows. If no position was committed,
@@ -70,7 +70,7 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The largest possible number of results that will be skipped, but may not be in the table.
+        """The largest possible number of skipped results that the table perhaps does not have.
 
         These results are before the positions that the table's consumer group has committed, so the
         reset takes them to be in the table. But the old checkpoint does not prove it, and a person

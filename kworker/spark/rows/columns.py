@@ -116,10 +116,10 @@ def parsed_columns(schema: StructType, *, plain: bool) -> list[str]:
     """SQL for the columns of a table's row, computed from a result's text and its parsed JSON.
 
     If the argument `plain` is True, the input has two more columns: `plain`, parsed from the text,
-    and `is_plain`, true where this parsing lost nothing. There, values come unchecked from `plain`.
-    The column `_rescued` holds the whole text of a result, unless the other columns hold all of it.
-    They do if the text is one JSON object, and each of its fields occurs once, is in the schema,
-    and fits its type. A value that is not UTF-8 is in `_rescued` in base64.
+    and `is_plain`, true where this parsing lost nothing. Where `is_plain` is true, values are taken
+    from `plain` unchecked. The column `_rescued` holds the whole text of a result, unless the other
+    columns hold all of it. They do if the text is one JSON object, and each of its fields occurs
+    once, is in the schema, and fits its type. A value that is not UTF-8 is in `_rescued` in base64.
     """
     misfit = f"parsed.{identifier(misfit_column(schema))}"
     conditions = (

@@ -1,7 +1,7 @@
-"""Plain results: written out again after parsing they equal their text, so nothing is lost.
+"""Plain results: parsed and written as JSON again, they give their own text. So nothing is lost.
 
-This check costs less than that of each value in `values`, which all other results get, and
-suffices for columns of most types.
+To compare the texts costs less than to check each value by the module `values`, as is done for all
+other results. It suffices for columns of most types.
 """
 
 import json

@@ -48,7 +48,7 @@ _ARCHIVES = {"delta": jars.DELTA, "iceberg": jars.ICEBERG}
 
 
 def not_shipped(folder: Path, archives: Iterable[Path]) -> list[Path]:
-    """Returns the jar files of which `folder` has no version."""
+    """Returns those jar files that are not in `folder`, not even in another version."""
     shipped = {_artefact(path) for path in folder.glob("*.jar")}
     return list({path.name: path for path in archives if _artefact(path) not in shipped}.values())
 

@@ -1,4 +1,4 @@
-"""The job's session: it starts with kept classes if there are any, and may keep them at its end."""
+"""The job's session: starts with classes that an earlier JVM saved, if any; may save its own."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

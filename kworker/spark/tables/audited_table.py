@@ -1,4 +1,4 @@
-"""The scope and the outcome of an audit of tables; without pyspark, which is imported for one."""
+"""The scope and the outcome of an audit of tables. Only the audit itself imports pyspark."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,10 +24,11 @@ class RowFault(NamedTuple):
 class AuditedTable:
     """The number of a table's rows, and their differences from the results topic.
 
-    `refused` is the reason why the table was not audited, else "". `counts` has the number of each
-    fault. `faults` has the first of those that are missing or repeated, sorted by source.
-    `unexplained` yields the source of each row without a result: the result may have been deleted,
-    or be newer than the audit. It must be read before the next table is audited.
+    `refused` is the reason why the table was not audited, else "". `counts` has the number of
+    faults of each kind. `faults` has the first missing and repeated results, sorted by their
+    position in the source topics. `unexplained` yields the source position of each row without a
+    result: the result may have been deleted, or be newer than the audit. `unexplained` must be read
+    before the next table is audited.
     """
 
     name: str

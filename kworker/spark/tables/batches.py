@@ -1,4 +1,4 @@
-"""The writer of a query's batches: each becomes rows of its table, with a mark, once."""
+"""The writer of a query's batches: writes each to the table once, with a mark in the commit."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

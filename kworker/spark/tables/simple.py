@@ -1,4 +1,4 @@
-"""The columns of a table that its first write may create, without CREATE TABLE."""
+"""Tells by a table's columns if the first write may create it, without CREATE TABLE."""
 
 import re
 from collections.abc import Sequence

@@ -90,7 +90,10 @@ def _audited(
 
 
 def _fault(table: TableSettings) -> str:
-    """SQL for the fault of one place, from its numbers of results and rows; NULL for none."""
+    """SQL for the fault of one place, from its numbers of results and rows; NULL for none.
+
+    A place (`_PLACE`) is a source position, the index of a result, and the source's timestamp.
+    """
     rows_max = "results" if table.replays else "1"  # a replay's results are rows of their own
     return (
         "CASE WHEN rows IS NULL THEN IF(written, 'missing', NULL)"
@@ -102,7 +105,10 @@ def _fault(table: TableSettings) -> str:
 def _results(
     session: SparkSession, config: Config, table: TableSettings, scope: TableAuditScope
 ) -> DataFrame:
-    """The number of `results` of each place; `written` is True if one must have a row."""
+    """Counts the `results` of each place; `written` is True if the table must have a row there.
+
+    For places see `_fault`.
+    """
     begins = {number: span.start for number, span in scope.results.items()}
     ends = {number: span.stop for number, span in scope.results.items()}
     found = results_of(records_between(session, config, (begins, ends)), table)
@@ -117,7 +123,7 @@ def _results(
 
 
 def _rows(session: SparkSession, sink: Sink, scope: TableAuditScope) -> DataFrame:
-    """The number of `rows` of each place; a table that does not exist has none."""
+    """Counts the `rows` of each place (see `_fault`); a table that does not exist has none."""
     try:
         if sink.table.format == "parquet":
             table = session.read.parquet(sink.table.path)

@@ -1,7 +1,7 @@
 """The console as a child: it serves the page, the metrics and the probes, and is never waited for.
 
-The supervisor binds its port, and the child inherits the listening socket. So clients wait while a
-console that has died is started again, and a port that is taken costs no process.
+The supervisor binds the console's port, and the child inherits the listening socket. So clients
+wait while a console that has died is started again, and no process is started if the port is taken.
 """
 
 import os
@@ -35,8 +35,8 @@ _INHERITED = (
 class ConsoleChild:
     """Keeps the console, `python -m kworker.console`, running. Owned by the supervisor.
 
-    A console that cannot run, or a port that is taken, is logged and tried again later. It makes
-    the service's state not red, because the records do not depend on it.
+    If the console cannot run, or its port is taken, this is logged, and the start is tried again
+    later. The service's state does not turn red, because the records do not depend on the console.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class ConsoleChild:
             self._start(now)
 
     def stop(self, now: float) -> bool:
-        """Ends the console for good, at once: it has nothing to finish. Called until it is True.
+        """Ends the console for good, at once, since the console has nothing to finish.
 
-        Returns True once the console has ended, and after _END_S in any case: a process may hang
-        in the kernel.
+        Must be called again until it returns True. Returns True once the console has ended, and
+        after _END_S in any case: a process may hang in the kernel.
         """
         if self._stopped_at is None:
             self._stopped_at = now

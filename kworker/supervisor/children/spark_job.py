@@ -178,7 +178,10 @@ def _tables(progress: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_standby(progress: Mapping[str, Any]) -> bool:
-    """Returns True if another job leads, which is as it should be: the reason names that job."""
+    """Returns True if the job waits for the checkpoints or the leadership, which is no problem.
+
+    The `reason` in the job's report then says what it waits for, such as another job that leads.
+    """
     return progress.get("state") == "standby"
 
 

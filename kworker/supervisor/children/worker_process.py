@@ -42,7 +42,7 @@ class Death:
 
 
 class Totals(NamedTuple):
-    """Totals of a worker's process at one time, in monotonic seconds."""
+    """Totals of a worker's process at the time `at`, which is in monotonic seconds."""
 
     at: float
     done: int  # records
@@ -211,7 +211,7 @@ class WorkerProcess:
         return (last.done - first.done) / (last.at - first.at)
 
     def utilisation(self) -> float | None:
-        """Returns the share of their time, 0 to 1, for which handlers ran; None if not known yet.
+        """Returns how busy the handlers were, from 0 to 1; None if that is not known yet.
 
         Computed from the samples that `sample` keeps. Runs in the isolated process do not count.
         """

@@ -24,7 +24,10 @@ AsyncBatchCall = Callable[[Batching, BatchPart], Awaitable[PartOutcomes]]
 
 
 def call_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
-    """Calls the handler. May raise anything, and so may a list of the user's own kind."""
+    """Calls the handler. May raise anything.
+
+    The list that the handler returns may be of the user's own class, whose methods may raise, too.
+    """
     return returned(len(part.records), batching.call(part.items, part.messages))
 
 

@@ -1,4 +1,4 @@
-"""The pool of processes with batch handlers, with the interface of the other pools."""
+"""The pool for batch handlers: threads or an event loop, with the interface of the other pools."""
 
 import threading
 import time

@@ -44,7 +44,7 @@ class CompletionQueue:
         return total([times.runs for times in list(self._times)])
 
     def wait_times(self) -> list[int]:
-        """Returns the durations of the waits before them, as `core.durations.total` does."""
+        """Returns how long records waited for their handlers, as `core.durations.total` does."""
         return total([times.waits for times in list(self._times)])
 
     def wake(self) -> None:

@@ -1,11 +1,12 @@
 """CPU affinity: a worker's threads share one CPU while that is enough for them.
 
-The interpreter's lock lets one of them run at a time. When each hand-over of that lock goes to
-another CPU, all that a record is made of moves with it, and a CPU that sleeps has to be woken. So
-the threads of Python keep to one CPU while handlers are cheap and compute, because they could not
-use two anyway, and while they mostly wait, because one has room for all of them. Handlers that
-compute without the lock, in a library, may have every CPU. So may the Kafka library's own threads,
-which never take that lock. A process whose CPU is used by another one, too, goes to an idle CPU.
+Only the thread that holds the interpreter's lock can run Python. If the lock goes to a thread on
+another CPU, that CPU must load the record's data into its cache, and may have to be woken first. So
+all threads that run Python share one CPU in two cases: if handlers are cheap and compute, since the
+threads could not use two CPUs anyway; and if the threads mostly wait, since one CPU then suffices.
+Handlers that compute without the lock, in a library, may use every CPU. So may the Kafka library's
+own threads, which never take the lock. If another process uses the shared CPU, too, the threads
+move to an idle one.
 """
 
 import ctypes
@@ -182,7 +183,7 @@ def _usage() -> Usage:
 
 
 class _OwnThreads:
-    """Pins all threads of this process to CPUs, except those of the Kafka library; measures them.
+    """Pins the threads of this process, but not the Kafka library's, to CPUs; measures their load.
 
     Called by the poll thread while handlers wait for the interpreter's lock. A thread of the Kafka
     library is known by its name. The name of a known thread is not read again, as that is slow.

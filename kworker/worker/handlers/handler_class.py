@@ -10,7 +10,10 @@ from kworker.worker.handlers.unfit_handler import Definition
 
 @dataclass(frozen=True, slots=True)
 class _Hook:
-    """A method that a class may have; `instead` is what to do if only this one is `async def`."""
+    """A method that a handler class may have beside `__call__`.
+
+    `instead` ends the advice in the error if this method is `async def` and `__call__` is not.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -31,7 +34,7 @@ _HOOKS = (
 def check_class(definition: Definition, found: type) -> None:
     """Raises UnfitHandler if a class cannot be created, or has methods that cannot be called.
 
-    `definition` is that of its `__call__`.
+    `definition` describes the `def` line of the class's method `__call__`.
     """
     try:
         needed = [parameter.name for parameter in needed_parameters(found)]
@@ -50,7 +53,7 @@ def check_class(definition: Definition, found: type) -> None:
 def opens_on_loop(target: Any) -> bool:
     """Returns True if an instance has a method `open` that its event loop is to await.
 
-    A plain `def open` is the class's own affair: `__init__` can do what it does.
+    kworker does not call a plain `def open`, since `__init__` can do the same work.
     """
     return inspect.iscoroutinefunction(getattr(target, "open", None))
 

@@ -81,8 +81,8 @@ class HandlerLoop:
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         """Makes a child that a handler has just forked call `end` once the handler ends or awaits.
 
-        Nothing else may run there, and a loop would call its other callbacks first. Called in the
-        child, by the thread that forked it.
+        Nothing else may run in the child. So `end` is not scheduled on the loop, which would run
+        other callbacks first. Called in the child, by the thread that forked it.
         """
         called = _outermost_called(sys._getframe())
 
@@ -151,13 +151,16 @@ class HandlerLoop:
         if (now := time.monotonic()) >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
             _LOG.warning(
-                f"a handler's task or callback interrupted the handlers' event loop ({cause});"
-                " the loop continues"
+                "a task or callback that a handler started has ended the handlers' event loop"
+                f" ({cause}); the loop is started again"
             )
 
 
 def _outermost_called(innermost: FrameType) -> FrameType:
-    """Returns the frame of what the loop, or the executor of a thread beside it, has called."""
+    """Returns the frame of the function that the loop, or a thread of an executor, has called.
+
+    That is the outermost frame outside of asyncio, its executor, `threading` and this module.
+    """
     called, frame = innermost, innermost.f_back
     while frame is not None:
         if frame.f_code.co_filename not in _CALLERS:

@@ -92,8 +92,9 @@ class Handlers:
     def open(self, timeout_s: float) -> "Future[None]":
         """Starts the event loop of `async def` handlers, where every `open` is awaited.
 
-        Called after the fork, before the first record. If an `open` raises, or takes longer than
-        `timeout_s`, the others are closed, the loop ends, and the future has the exception.
+        Returns a future that ends when all are open. Called after the fork, before the first
+        record. If an `open` raises, or takes longer than `timeout_s`, the others are closed, the
+        loop ends, and the future gets the exception.
         """
         opened: Future[None] = Future()
         if self.is_async:

@@ -47,10 +47,10 @@ def of_callable(config: Config, found: Any) -> Handlers:
 
 
 def read_signatures(found: Mapping[str, Any], in_flight: int) -> dict[str, HandlerSignature]:
-    """Returns what each of these handlers takes, by its reference. None of them is called.
+    """Returns the signature of each handler, by the handler's reference. Calls no handler.
 
-    Raises UnfitHandler for one that cannot be called with a record, whose batch never fills, or
-    that is not `async def` where another is.
+    Raises UnfitHandler if a handler cannot be called with a record, if its batches are larger than
+    `in_flight`, or if only some of the handlers are `async def`.
     """
     read: dict[str, HandlerSignature] = {}
     for reference, handler in found.items():

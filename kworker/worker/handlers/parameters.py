@@ -49,9 +49,9 @@ def function_of(found: Any) -> Any:
 
 
 def method_of(found: type, name: str) -> Any:
-    """Returns a method of the class itself, bound as that of an instance is; None if it has none.
+    """Returns a class's method, bound as if an instance had it; None if there is no such method.
 
-    There is no instance yet, because to make one may open connections.
+    No instance is made, because its `__init__` may open connections.
     """
     holders = [vars(base) for base in found.__mro__ if name in vars(base)]
     method: Any = holders[0][name] if holders else None

@@ -31,10 +31,11 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class HandlerSignature:
-    """The parameters of a handler, by its code: a message, a value built from it, or both.
+    """The parameters of a handler, as its code has them: a message, a built value, or both.
 
-    `value` is None if it takes the message itself. `mark` is that of a batch handler, which takes
-    lists of them.
+    `value` is the type that is built from a record's value; None if the handler only takes the
+    message. `mark` has the arguments of `@batch`; None if the handler takes single records. A batch
+    handler takes lists of messages, of built values, or both.
     """
 
     is_async: bool

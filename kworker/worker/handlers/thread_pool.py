@@ -85,7 +85,7 @@ class ThreadPool:
 
     @property
     def runs_in_order(self) -> bool:
-        """True if one thread gets all records of a call of `Take`; False if each may get one."""
+        """True if the records of one call of `Take` are one run; False if each is its own run."""
         return self._cost.run_size > 1
 
     @property
@@ -96,9 +96,9 @@ class ThreadPool:
     def slack_s(self) -> float:
         """Returns the seconds for which the poll loop may leave outcomes in this pool.
 
-        Returns 0 if threads need work, so that the poll loop gives them records soon. Returns 0 if
-        one thread is enough, too: the end of each of its runs, which are long, may wake the poll
-        loop, and a thread whose two runs took less time than the slack would idle.
+        Returns 0 if threads need work, so that the poll loop gives them records soon. Also returns
+        0 if only one thread is of use. It has two runs at most, and would be idle if both took less
+        time than the slack. Its runs are long, so it costs little to wake the poll loop after each.
         """
         useful = self._cost.useful_runs
         if useful == RUNS_EACH or self._moving() < 0.75 * useful:
@@ -184,7 +184,7 @@ class ThreadPool:
             return self._runs.get()
 
     def _rest(self, index: int) -> None:
-        """Notes that this thread runs no record. A run that follows at once is noted instead."""
+        """Notes that this thread runs no record. Not called if the next run follows at once."""
         self._hands[index].clear()
         HERE.running = None
         self._current[index] = None
@@ -197,7 +197,7 @@ class ThreadPool:
             self._cost.add(wall_s / done, computed / wall_s)
 
     def _leave_lane(self, failed: Record, run: deque[Record]) -> None:
-        """Hands the records behind one that has failed back, without a run."""
+        """Hands back the records of the lane that follow `failed` in `run`; does not run them."""
         lane, lanes = failed.lane, failed.source_lanes
         while lane is not None:
             try:
@@ -262,8 +262,9 @@ def place_of(record: Record) -> int:
 def _waited_s(run: deque[Record], now_ns: int) -> float | None:
     """Returns how long the first record of a run has waited since its intake.
 
-    It stands for all of them, for to measure each costs more than the cheapest handlers. Returns
-    None if they run again, or if none is left.
+    The other records of the run count as having waited as long, since to measure each would cost
+    more than the cheapest handlers. Returns None if the first record has run before, or if no
+    record is left.
     """
     try:
         first = run[0]

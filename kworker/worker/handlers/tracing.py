@@ -1,4 +1,4 @@
-"""The place of tracing among the handlers: around their calls, or nowhere."""
+"""The interface by which pools put spans around the calls of handlers, if tracing is on."""
 
 from typing import Protocol
 
@@ -7,7 +7,11 @@ from kworker.worker.handlers.invocation import AsyncInvoke, Invoke
 
 
 class Tracing(Protocol):
-    """Makes spans of handlers' runs. Pools ask it once, when they are made, for what they call."""
+    """Puts spans around the runs of handlers.
+
+    Each method but `close` wraps a function that runs handlers. A pool is made with the wrapped
+    function.
+    """
 
     def invoke(self, invoke: Invoke) -> Invoke: ...
     def async_invoke(self, invoke: AsyncInvoke) -> AsyncInvoke: ...

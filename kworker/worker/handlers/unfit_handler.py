@@ -19,9 +19,9 @@ class UnfitHandler(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The first line of a handler's code, but for its parameters; with it, what to write is told.
+    """The `def` line of a handler, without its parameters. Errors show how this line should be.
 
-    `name` is that of a function, or `__call__` of a class.
+    `name` is the function's name, or `__call__` for a class or an instance.
     """
 
     reference: str

@@ -104,7 +104,7 @@ def _parts(value: Any) -> Iterable[tuple[object, Any]]:
 
 
 def _parts_of_models(value: Any) -> Iterable[tuple[object, Any]]:
-    """Does the same, for an encoder that takes models, too."""
+    """Does the same as `_parts`, and also takes pydantic models apart."""
     if isinstance(value, BaseModel):
         return {**value.__dict__, **(value.__pydantic_extra__ or {})}.items()
     return _parts(value)

@@ -209,7 +209,10 @@ class ClaimThread:
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
-        """Counts a call to Redis, which fails if this raises; the state of a kind is one call."""
+        """Counts the `with` block as one call to Redis, which failed if the block raises.
+
+        So all calls by which one kind of shared state is exchanged count as one.
+        """
         began, failed = self._clock(), True
         try:
             yield

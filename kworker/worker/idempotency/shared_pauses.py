@@ -14,11 +14,11 @@ _EVERY_S = 1.0
 
 
 class SharedPauses:
-    """Gives Redis the orders of this instance's file, and the file those of other instances.
+    """Copies orders to pause or resume topics: from this instance's file to Redis, and back.
 
-    Of each topic, the newest order of any instance counts. Owned by the claims thread, which alone
-    talks to Redis; or by a command. All other threads read the file, and so it does not matter to
-    them whether Redis answers.
+    For each topic, the newest order of any instance counts. In a worker, the claims thread owns
+    this object, as it alone talks to Redis; a command makes one of its own. All other threads read
+    the file, and so it does not matter to them whether Redis answers.
     """
 
     def __init__(self, storage: Storage, file: PauseFile) -> None:
@@ -73,8 +73,8 @@ class SharedPauses:
         if problem != self._problem:
             self._problem = problem
             _LOG.warning(
-                "pauses and resumptions of other hosts cannot be written to state_dir, so they"
-                f" have no effect here yet; next try in {_EVERY_S:g} s",
+                "pauses and resumptions ordered on other hosts cannot be written to this host's"
+                f" state_dir, so they have no effect here yet; next try in {_EVERY_S:g} s",
                 error=problem,
             )
 

@@ -1,7 +1,7 @@
-"""The guarantee exactly-once: outputs and the positions behind them in one transaction.
+"""The guarantee exactly-once: outputs, and the positions to commit for them, in one transaction.
 
-One file over 300 lines, for it is one state machine: the recovery of a producer and the course
-of a transaction end in each other's steps.
+One file over 300 lines, since it is one state machine: steps of a transaction lead to the recovery
+of the producer, and the recovery leads back to them.
 """
 
 from collections.abc import Callable, Collection, Mapping

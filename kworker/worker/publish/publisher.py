@@ -102,10 +102,10 @@ class Publisher:
     def brokers_answered(self, now: float, since: float) -> None:
         """Replaces the producer if it has had no acknowledgement for too long.
 
-        Called when the brokers answer other clients, as they have done since the time `since`. The
-        producer's own wait is counted from then on at the earliest: until then, the brokers may
-        have been away. A new producer helps, because after the restart of a broker, librdkafka may
-        never again find the leader of a partition. But the new one writes the whole batch again.
+        Called when the brokers answer other clients, as they have done since the time `since`. Only
+        the wait after `since` counts, as the brokers may have been away before. A new producer
+        helps, because after the restart of a broker, librdkafka may never again find the leader of
+        a partition. But the new one writes the whole batch again.
         """
         if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
             self._replace(now, "no acknowledgement, though the brokers answer")

@@ -47,14 +47,17 @@ class SettleOrder:
         self._behind = {at: done for at, done in self._behind.items() if at[0] is not partition}
 
     def _firsts(self) -> dict[_Lane, int]:
-        """Returns the offset of the first late record of each lane."""
+        """Returns the offset of the first late record of each lane.
+
+        A late record is not settled, although outputs of later records may be in Kafka.
+        """
         firsts: dict[_Lane, int] = {}
         for record, lane in self._late.items():
             firsts[lane] = min(record.offset, firsts.get(lane, record.offset))
         return firsts
 
     def _release(self, firsts: dict[_Lane, int]) -> None:
-        """Settles the records that are behind no late one any more."""
+        """Settles those records in `_behind` that no longer have a late record before them."""
         for lane, offsets in list(self._behind.items()):
             first = firsts.get(lane, max(offsets) + 1)
             lane[0].settle([offset for offset in offsets if offset < first])

@@ -32,7 +32,7 @@ class TracingUnusable(ConfigError):
 
 
 def make_tracing(config: Config, process: str) -> Tracing:
-    """Makes the tracing of this process, which `process` names among those of the instance.
+    """Makes the tracing of this process. `process` names it in the spans.
 
     Called after the fork, before handlers are imported: spans that they make are sent, too. For the
     errors see `open_export`.
@@ -50,7 +50,8 @@ def make_tracing(config: Config, process: str) -> Tracing:
 def open_export(config: Config, process: str) -> "SpanExport":
     """Starts the SDK; does not look whether a collector answers.
 
-    Raises TracingUnusable if the SDK is not installed, or its variables ask for what cannot be.
+    Raises TracingUnusable if the SDK is not installed, or if a variable `OTEL_…` has a value that
+    kworker or the SDK does not support.
     """
     _check_variables()
     try:

@@ -42,7 +42,7 @@ class SpanExport:
         return self._provider.get_tracer("kworker", package_version())
 
     def serve_all(self) -> None:
-        """Makes this the way of all spans of the process, those of the user's code as well."""
+        """Sends all spans of the process by this export, also those that the user's code makes."""
         trace.set_tracer_provider(self._provider)
 
     def close(self) -> None:
