@@ -27,7 +27,7 @@ PLOTTED = ("rates", "intervals", "published", "scale")
 BEGIN, END = "<!-- made by bench.document -->", "<!-- so far -->"
 _BLOCK = re.compile(r"^\{\{ ([a-z-]+) \}\}$", re.MULTILINE)
 _MB, _MIB = 1_000_000, 1 << 20
-_FLAT = 3  # digits of a rate that are not noise
+_DIGITS = 3  # of a rate: the others are noise
 
 # The table of README: contenders, and the one that the others are compared with.
 _SHOWN = (
@@ -69,7 +69,7 @@ def with_table(readme: str, report: Figures) -> str:
 
 def rate(per_second: float) -> str:
     """A rate with three digits: 1,020,000 or 6.1."""
-    digits = _FLAT - len(str(int(per_second)))
+    digits = _DIGITS - len(str(int(per_second)))
     return f"{round(per_second, digits):,.{max(0, digits)}f}"
 
 
@@ -101,10 +101,10 @@ def _readme_table(report: Figures) -> str:
 def _size(report: Figures) -> str:
     size = report["size"]
     return (
-        f"Measured at commit `{report['commit']}` with {report['cpus']} CPUs, which all of it"
-        f" shares. A figure is the median of {size['rounds']} rounds, a ratio the median of the"
-        f" ratios of the rounds. There are up to {size['records']:,} records, where a contender is"
-        " slow fewer."
+        f"Measured at commit `{report['commit']}` with {report['cpus']} CPUs, shared by the"
+        f" broker. A figure is the median of {size['rounds']} rounds, a ratio the median of the"
+        f" ratios of the rounds. There are up to {size['records']:,} records, and fewer where a"
+        " contender is slow."
     )
 
 

@@ -18,6 +18,7 @@ class FlowPolicy:
     low: float = 0.5  # of its bound, at which a paused partition resumes
     patience_s: float = 0.5  # without room; then pause, and poll on
     starving_s: float = 1.0  # while a partition over its credit keeps another from any record
+    starving_most_s: float = 5.0  # the same, even if there is room for the other's records
     crowded_records: int = 250  # with map room for so many, a partition resumes
     crowded_s: float = 5.0  # with a full map, before that is reported
 
@@ -33,8 +34,10 @@ class Flow:
     A partition starves if it has records in Kafka, but none in flight. While a partition starves,
     each other partition has a credit: about twice an even share of the worker's limits. A partition
     is paused once its records in flight have filled its credit for `starving_s`, and another
-    partition has starved all that time. If the worker takes as many records meanwhile as it may
+    partition has starved all that time. If the worker has taken as many records meanwhile as it may
     have in flight, there is room enough, and the client has only not come to that partition yet.
+    This takes long if the client has prefetched much of the other: so after `starving_most_s` that
+    one is paused, too.
 
     The offset map in a partition's commit metadata is full when too many of its records are
     unfinished, or their offsets are too far apart. Then the poll loop pauses the partition at the
@@ -56,7 +59,8 @@ class Flow:
         self._had_room = False  # since the last look
         self._all_paused = False
         self._taken = 0  # records, ever
-        self._over_since: dict[Partition, tuple[float, int]] = {}  # with `_taken` at that time
+        self._starving_since: dict[Partition, tuple[float, int]] = {}  # and `_taken` at that time
+        self._over_since: dict[Partition, float] = {}
         self._crowded_since: dict[Partition, float] = {}
         self.paused: set[Partition] = set()
         self.stopped = False  # for good: draining
@@ -185,16 +189,28 @@ class Flow:
         self._look_at_crowded(assigned, now)
         if self.must_pause_all(now):
             self._over_since.clear()
+            self._starving_since.clear()
             return set(assigned)
         ordered = {p for p in assigned if p.topic in self.by_operator}
         rest = [p for p in assigned if p not in ordered] if ordered else assigned
         share = min(1.0, 2 / (len(rest) + 1))
         starving = [p for p in rest if p.starving]
-        waiting = any(p not in self.paused for p in starving)
+        waiting = self._look_at_starving(starving, now)
         spare = not starving and self._low()
         kept = {p for p in rest if p in self.paused and self._stays_paused(p, share, spare)}
         new = {p for p in rest if p not in self.paused and self._must_pause(p, share, waiting, now)}
         return ordered | kept | new
+
+    def _look_at_starving(self, starving: Iterable[Partition], now: float) -> bool:
+        """Notes since when partitions starve that are not paused; True if one has for too long."""
+        before, begins = self._starving_since, (now, self._taken)
+        self._starving_since = {p: before.get(p, begins) for p in starving if p not in self.paused}
+        policy = self._policy
+        return any(
+            now - since >= policy.starving_s
+            and (self._taken - taken < policy.records_max or now - since >= policy.starving_most_s)
+            for since, taken in self._starving_since.values()
+        )
 
     def _stays_paused(self, partition: Partition, share: float, spare: bool) -> bool:
         """Returns True until a paused partition is well below `share` and its offset map has room.
@@ -209,16 +225,13 @@ class Flow:
         """Returns True if `partition` must be paused so that another partition gets records, too.
 
         It must once it has had at least `share` of the worker's limits for `starving_s` seconds,
-        while another was `waiting` (starving, and not paused) throughout, and there was no room.
+        while another is `waiting` for too long.
         """
-        if not (waiting and self._over(partition, share)):
+        if not self._over(partition, share):
             self._over_since.pop(partition, None)
             return False
-        since, taken = self._over_since.setdefault(partition, (now, self._taken))
-        if self._taken - taken >= self._policy.records_max:
-            self._over_since[partition] = now, self._taken
-            return False
-        if now - since < self._policy.starving_s:
+        since = self._over_since.setdefault(partition, now)
+        if not waiting or now - since < self._policy.starving_s:
             return False
         del self._over_since[partition]
         return True

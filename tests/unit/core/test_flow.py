@@ -193,10 +193,27 @@ def test_no_partition_pauses_while_there_is_room_for_all() -> None:
     flow, _ = a_flow(records_max=1200)
     partitions = backlogged(12)
     taken(flow, partitions[0], 300)
+    now = 1.0
     for step in range(100):
-        flow.leave(taken(flow, partitions[1 + step % 10], 300))
-        assert turn(flow, partitions, 1.0 + step * 0.1) == set()
-    assert turn(flow, partitions, 11.6) == {partitions[0]}
+        now += 0.1
+        held = taken(flow, partitions[1 + step % 11], 300)
+        assert turn(flow, partitions, now) == set()
+        flow.leave(held)
+    assert turn(flow, partitions, now + 0.6) == {partitions[0]}
+
+
+def test_no_partition_starves_long_behind_what_is_prefetched_of_another() -> None:
+    """The client hands over all of that first, however fast the worker takes it."""
+    flow, _ = a_flow(records_max=1200)
+    partitions = backlogged(12)
+    now, held = 1.0, taken(flow, partitions[0], 1000)
+    while not turn(flow, partitions, now):
+        flow.leave(held)
+        held = taken(flow, partitions[0], 1000)
+        now += 0.1
+        assert now < 7.0
+    assert flow.paused == {partitions[0]}
+    assert now > 5.9
 
 
 def test_a_partition_over_its_credit_for_a_moment_is_not_paused() -> None:
