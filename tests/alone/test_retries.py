@@ -12,18 +12,19 @@ import pytest
 
 from tests.support import kafka
 from tests.support.kafka import Writer, numbered
-from tests.support.ledgers import At, Fault, Invocation, invocations
+from tests.support.ledgers import At, Fault, Invocation, Progress, invocations
 from tests.support.lines import whole_lines
 from tests.support.service import Service, service
 from tests.support.waiting import eventually, repeated
 
 Topic = Callable[..., str]
 
-RECORDS, FIRST, PORTION, PARTITIONS = 5_000, 500, 500, 4
+RECORDS, FIRST, PARTITIONS = 5_000, 500, 4
+PORTION, PACE_S = 500, 0.5  # 1,000 records a second, of which 3,000 runs in the busiest follow
 DELAYS_S = (1, 2, 4)
 LATE_S, PUNCTUAL = 0.5, 0.99
 TRIES = 3  # the machine may be busy in one of them; who is late by himself is late in each
-KILLED_AFTER, JOINED_AFTER = (1_000, 6_000), 9_000  # retries: one in each round of them
+KILLED_AFTER, JOINED_AFTER = (11_000, 13_000), 14_000  # retries, of 15,000: a second apart
 FAILING = """
 from tests.support.recorded import recorded
 
@@ -66,19 +67,20 @@ def _share_of_the_punctual(folder: Path, bootstrap: str, topic: Topic, results: 
         failing.serve()
         # A broker that has just begun is slow at its first transactions: that is no part of this.
         first = {record.position for record in writer.write(source, numbered(FIRST, keys=FIRST))}
-        eventually(lambda: done(failing) == FIRST, what="the first are done")
-        # Not all in one moment: how late they are is asked, not how many a moment can take.
+        progress = Progress(failing.ledger)
+        eventually(lambda: progress.done() == FIRST, what="the first are done")
+        # At a pace: how late they are is asked, not how many a machine can take in a moment.
         for begin in range(FIRST, FIRST + RECORDS, PORTION):
+            written_s = time.monotonic()
             writer.write(source, numbered(PORTION, keys=500, first=begin))
-            # One portion ahead, so that the workers never wait for it.
-            eventually(partial(_begun, failing, begin), every_s=0.1, what="those before have begun")
+            eventually(partial(_next_is_due, progress, begin + PORTION, written_s + PACE_S))
         for slot, more in enumerate(KILLED_AFTER):
             _eventually_retried(failing, 3 * FIRST + more)
             failing.kill_worker(slot)
             failing.is_running()
         _eventually_retried(failing, 3 * FIRST + JOINED_AFTER)
         assert failing.command("scale", "+1").returncode == 0
-        eventually(lambda: done(failing) == FIRST + RECORDS, what="all are done")
+        eventually(lambda: progress.done() == FIRST + RECORDS, what="all are done")
         owned = ownership(failing, f"{failing.name}.requeue")
         failing.ends_well()
         dead = kafka.read_all(bootstrap, f"{failing.name}.dead")
@@ -99,18 +101,13 @@ def _share_of_the_punctual(folder: Path, bootstrap: str, topic: Topic, results: 
 Attempts = dict[tuple[tuple[str, int, int], int], list[Invocation]]
 
 
+def _next_is_due(progress: Progress, count: int, at_s: float) -> bool:
+    """Whether it is time for the next portion, and all before it were run."""
+    return time.monotonic() >= at_s and progress.begun() >= count
+
+
 def _eventually_retried(running: Service, count: int) -> None:
     eventually(lambda: running.counter("retried") > count, what=f"{count} retries")
-
-
-def _begun(running: Service, count: int) -> bool:
-    """Whether so many records were run at all."""
-    return len({run.position for run in invocations(running.ledger)}) >= count
-
-
-def done(running: Service) -> int:
-    """Records that were run to their end, as the handlers' ledger knows."""
-    return len({run.position for run in invocations(running.ledger) if run.ended})
 
 
 def by_attempt(runs: Sequence[Invocation]) -> Attempts:
