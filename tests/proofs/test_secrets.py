@@ -25,7 +25,7 @@ from tests.support.service import Service
 
 pytestmark = pytest.mark.timeout(600)
 
-SLOW_S = 180.0
+SLOW_S = 300.0
 LOOKS_S = 0.05
 MARK = f"canary{uuid.uuid4().hex[:8]}"
 USER, KEYS, REDIS = f"{MARK}-user", f"{MARK}-keys", f"{MARK}-redis"

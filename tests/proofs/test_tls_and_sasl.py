@@ -36,7 +36,7 @@ Port = Callable[[], int]
 
 PASSWORD, KEYS = "canary-of-the-user", "canary-of-the-keys"
 ORDERS = 200
-SLOW_S = 180.0
+SLOW_S = 300.0
 
 
 def documented_rights(name: str) -> list[str]:
