@@ -102,7 +102,8 @@ def _size(report: Figures) -> str:
     size = report["size"]
     return (
         f"Measured at commit `{report['commit']}` with {report['cpus']} CPUs, shared by the"
-        f" broker. A figure is the median of {size['rounds']} rounds, a ratio the median of the"
+        f" broker. A figure is the median of {size['rounds']} rounds, or of"
+        f" {size['untargeted_rounds']} where no ratio is wanted; a ratio is the median of the"
         f" ratios of the rounds. There are up to {size['records']:,} records, and fewer where a"
         " contender is slow."
     )

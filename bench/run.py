@@ -36,6 +36,7 @@ class Size:
     """The amount of work in a run."""
 
     rounds: int
+    untargeted_rounds: int  # of contenders in no ratio that is wanted
     records: int
     waiting: int  # records, for handlers that take 10 ms
     paced_s: float  # duration of a fixed pace of records, to measure delays
@@ -48,8 +49,8 @@ class Size:
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
 
-FULL = Size(5, 2_000_000, 64_000, 5.0, 300_000, 1.0, 3, intervals.CHOICES)
-QUICK = Size(1, 400_000, 12_800, 2.0, 300_000, 0.2, 1, intervals.QUICK_CHOICES)
+FULL = Size(5, 3, 2_000_000, 64_000, 5.0, 300_000, 1.0, 3, intervals.CHOICES)
+QUICK = Size(1, 1, 400_000, 12_800, 2.0, 300_000, 0.2, 1, intervals.QUICK_CHOICES)
 
 
 class Part(NamedTuple):
@@ -82,12 +83,13 @@ PARTS = {
 }
 
 
+WITH_TARGET = {name for target in TARGETS for name in target[:2]}
 ALL_NAMES = [*(contender.name for contender in CONTENDERS), *PARTS]
-QUICK_NAMES = [*{name for target in TARGETS for name in target[:2]}, "latency", "lifecycle"]
+QUICK_NAMES = [*WITH_TARGET, "latency", "lifecycle"]
 
 
 class Benchmark:
-    """Measures contenders, each once in a round."""
+    """Measures contenders, each once in a round; those without a target in fewer rounds."""
 
     def __init__(
         self, place: Place, size: Size, contenders: tuple[Contender, ...], progress: Progress
@@ -104,8 +106,8 @@ class Benchmark:
         for number in range(1, self._size.rounds + 1 if self._contenders else 1):
             print(f"round {number} of {self._size.rounds}", flush=True)
             for contender in self._present():
-                if len(self.rates[contender.name]) >= number:
-                    continue  # before an interruption
+                if number > self._rounds(contender) or len(self.rates[contender.name]) >= number:
+                    continue  # had enough, or ran before an interruption
                 try:
                     measured = self._measured(contender, number)
                 except Unavailable as why:
@@ -118,6 +120,10 @@ class Benchmark:
                     self.rates[contender.name].append(measured.records / measured.seconds)
                     self._progress.memory.setdefault(contender.name, []).append(measured.peak_bytes)
                     self._progress.save()
+
+    def _rounds(self, contender: Contender) -> int:
+        targeted = contender.name in WITH_TARGET
+        return self._size.rounds if targeted else self._size.untargeted_rounds
 
     def _leave_out(self, name: str, why: Exception) -> None:
         self._progress.absent[name] = str(why)
@@ -187,7 +193,8 @@ class Benchmark:
         return Measured(*json.loads(output))
 
     def ratio(self, name: str, other: str) -> float:
-        pairs = zip(self.rates[name], self.rates[other], strict=True)
+        """The median over the rounds in which both ran."""
+        pairs = zip(self.rates[name], self.rates[other], strict=False)
         return statistics.median(rate / beside for rate, beside in pairs)
 
     def report(self) -> dict:
@@ -249,7 +256,8 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = _arguments()
     size = QUICK if arguments.quick else FULL
-    size = replace(size, rounds=arguments.rounds or size.rounds)
+    if rounds := arguments.rounds:
+        size = replace(size, rounds=rounds, untargeted_rounds=rounds)
     names = arguments.only or (QUICK_NAMES if arguments.quick else ALL_NAMES)
     chosen = tuple(contender for contender in CONTENDERS if contender.name in names)
     parts = {name: part for name, part in PARTS.items() if name in names}

@@ -7,7 +7,8 @@ def show(report: dict) -> bool:
     """Prints the table and the verdicts; returns True if every target is met."""
     size = report["size"]
     print(
-        f"\nmedian of {size['rounds']} rounds, up to {size['records']:,} records of 200 bytes",
+        f"\nmedian of {size['rounds']} rounds, or of {size['untargeted_rounds']} without a target,"
+        f" up to {size['records']:,} records of 200 bytes",
         end="",
     )
     print(f" ({size['waiting']:,} where each takes 10 ms)\n")

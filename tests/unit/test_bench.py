@@ -23,6 +23,7 @@ from bench.place import Place
 from bench.progress import Progress
 from bench.run import QUICK, Benchmark
 from bench.stages import STAGES
+from bench.watched import Measured
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,21 @@ def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path
     [kworker] = [line for line in report["contenders"] if line["name"] == "kworker"]
     assert (kworker["ratios"], kworker["peak_bytes"]) == ({"poll": 0.5}, 2 << 20)
     assert [target["to"] for target in report["targets"]] == ["poll"]
+
+
+def test_contenders_without_a_target_run_in_fewer_rounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They show where others stand; what is promised needs the rounds."""
+    measured = Measured(100, 1.0, 1 << 20)
+    monkeypatch.setattr(Benchmark, "_measured", lambda *_: measured)
+    chosen = tuple(each for each in CONTENDERS if each.name in ("poll", "consume", "kworker"))
+    size = replace(QUICK, rounds=3, untargeted_rounds=2)
+    ran = Benchmark(Place("", "", tmp_path), size, chosen, Progress(None, {}))
+    ran.run()
+    counts = {name: len(rates) for name, rates in ran.rates.items()}
+    assert counts == {"poll": 3, "consume": 2, "kworker": 3}
+    assert ran.ratio("kworker", "consume") == 1
 
 
 def test_targets_name_contenders() -> None:

@@ -33,7 +33,7 @@ def report() -> dict[str, Any]:
     return {
         "commit": "abc1234",
         "cpus": 2,
-        "size": {"rounds": 3, "records": 2_000_000},
+        "size": {"rounds": 3, "untargeted_rounds": 2, "records": 2_000_000},
         "versions": {"quix": "Quix Streams 3", "parallel-consumer": "Parallel Consumer 0.5"},
         "absent": {"celery": "no broker"},
         "contenders": lines,
