@@ -123,7 +123,10 @@ def _results(
 
 
 def _rows(session: SparkSession, sink: Sink, scope: TableAuditScope) -> DataFrame:
-    """Counts the `rows` of each place (see `_fault`); a table that does not exist has none."""
+    """Returns the number of the table's rows for each place, which `_fault` explains.
+
+    If the table does not exist, there are no places.
+    """
     try:
         if sink.table.format == "parquet":
             table = session.read.parquet(sink.table.path)
