@@ -174,6 +174,6 @@ def _ends(
         wait(_ASK_EVERY_S)
     topic, number = hidden[0]
     raise KworkerError(
-        f"audit: a transaction open for {OPEN_TRANSACTION_S:.0f} s hides the end of"
-        f" {topic}/{number}; to see it: kworker transactions list"
+        f"audit: {topic}/{number} cannot be read to its end, because a transaction has been open"
+        f" there for {OPEN_TRANSACTION_S:.0f} s; to see it: kworker transactions list"
     )

@@ -72,8 +72,9 @@ _BOOTSTRAP = "127.0.0.1:9092"
 def init() -> None:
     """Write a first kworker.toml, handlers.py and its test into the current folder.
 
-    If a sandbox runs in this folder, the configuration has its address. It has a table if pyspark
-    is installed. A .gitignore is written unless there is one.
+    If a sandbox runs in this folder, the configuration has its address. If pyspark is installed,
+    the configuration also has a Spark table for the results. A .gitignore is written unless there
+    is one.
     """
     for name in FILES:
         if Path(name).exists():

@@ -83,7 +83,7 @@ def _this_installation(command: Path, user: str) -> UnitValues:
 def _fitted(values: UnitValues, config: Config, unit: UnitName) -> UnitValues:
     spark = config.spark
     if unit is UnitName.SPARK and spark is None:
-        raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
+        raise ConfigError("spark: missing; add a section [spark] with [[spark.tables]]")
     runs_spark = unit is UnitName.SPARK or (spark is not None and spark.run == "here")
     folders = {*_state(config), *(_places(spark) if spark and runs_spark else ())}
     return replace(

@@ -76,9 +76,9 @@ def abort(
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:
         raise KworkerError(
-            "nothing to abort: no hanging transaction hides the service's committed positions."
-            " A transaction that is only open ends by itself, with its producer or by its"
-            " time-out; to see it: kworker transactions list"
+            "nothing to abort: no hanging transaction, which would never end by itself, hides the"
+            " service's committed positions. Any other open transaction ends with its producer or"
+            " at its time-out; to see it: kworker transactions list"
         )
     for each in hanging:
         typer.echo(f"{each.place}  {_described(each)}")

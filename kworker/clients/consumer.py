@@ -325,7 +325,7 @@ class KafkaConsumer:
         held = self.positions(positions, _COMMIT_S)
         if any(held[at] != each for at, each in positions.items()):
             raise KafkaRequestError(
-                "commit not confirmed: the positions read back differ from the commit",
+                "commit not confirmed: the positions that Kafka holds are not those just committed",
                 retriable=True,
             )
 

@@ -37,7 +37,7 @@ def security_properties(properties: Mapping[str, Value]) -> dict[str, str]:
     if foreign := [name for name in given if name.startswith(_FOREIGN)]:
         raise Untranslatable(
             f"kafka.{foreign[0]}: Kafka's Java clients, which Spark and"
-            " kafka-transactions use, have no such property"
+            " kafka-transactions use, have no such property: use others for TLS and SASL"
         )
     sasl = _sasl(given) if protocol.startswith("SASL") else {}
     tls = dict(_tls(given)) if protocol.endswith("SSL") else {}

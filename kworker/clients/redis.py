@@ -29,7 +29,7 @@ local beat = beats_prefix .. owner
 local last = redis.call('GET', beat)
 if last and tonumber(last) > number then
   return redis.error_reply('LATE: request ' .. number .. ' of this process is refused,'
-    .. ' because its request ' .. last .. ' was done before')
+    .. ' because its later request ' .. last .. ' is done already')
 end
 redis.call('SET', beat, number, 'PX', claim_ttl)
 

@@ -85,7 +85,7 @@ class DelayAssignment:
         _LOG.warning(
             "delay partitions lost: this process is out of its consumer group; their next"
             " owners read the waiting records again",
-            of=_names(partitions),
+            partitions=_names(partitions),
         )
 
     def committed(self, error: str | None) -> None:

@@ -50,7 +50,7 @@ class Job:
 
     def __init__(self, config: Config, stop: StopRequest, *, once: bool) -> None:
         if config.spark is None:
-            raise ConfigError("spark: missing; give a [spark] table with [[spark.tables]]")
+            raise ConfigError("spark: missing; add a section [spark] with [[spark.tables]]")
         self._config = config
         self._spark = config.spark
         self._stop = stop

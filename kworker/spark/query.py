@@ -236,8 +236,8 @@ class TableQuery:
         foreign = self.progress.foreign
         if foreign > self._foreign_warned:
             _LOG.warning(
-                "records in the results topic without a valid kworker-source header, so not"
-                " written by a worker, are left out of the table",
+                "records are left out of the table: in the results topic they are without a valid"
+                " kworker-source header, so no worker wrote them",
                 table=self.progress.name,
                 records=foreign - self._foreign_warned,
             )

@@ -68,7 +68,8 @@ class Supervisor:
         code = self._service.exit_code
         self._service.finish()
         self._control.close()
-        _LOG.info("supervisor ends", exit_code=int(code), left=self._service.fleet.records_left)
+        records_left = self._service.fleet.records_left
+        _LOG.info("supervisor ends", exit_code=int(code), records_left=records_left)
         if self._service.startup_error:
             raise self._service.startup_error
         return code

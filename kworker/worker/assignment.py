@@ -52,7 +52,7 @@ class Assignment:
 
     Owned by the poll thread: every callback runs inside a poll. An epoch lasts from one assignment
     to the next. New partitions are in `fresh` until the poll that assigned them has returned, since
-    the records of that poll are of an earlier epoch. `maps_ignored` counts unusable offset maps.
+    it may return records fetched before the assignment. `maps_ignored` counts unusable offset maps.
     """
 
     def __init__(
@@ -245,9 +245,7 @@ class Assignment:
         topics = {topic for topic, _ in partitions}
         found = None if held is None else self._identities(topics)
         if held is None or found is None:
-            _LOG.info(
-                "worker drains; new partitions are not started", partitions=_names(partitions)
-            )
+            _LOG.info("worker drains; new partitions are not read", partitions=_names(partitions))
             return {}, {}
         self._missing -= found.keys()
         if missing := topics - found.keys():

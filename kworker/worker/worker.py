@@ -273,7 +273,7 @@ class Worker:
             self._slot.words[Field.IN_HAND] = self._unfinished
             _LOG.warning(
                 "drain timed out; unfinished and uncommitted records are delivered again",
-                left=self._unfinished,
+                records_left=self._unfinished,
             )
             return ExitCode.DRAIN_TIMED_OUT
         try:
@@ -373,8 +373,9 @@ class Worker:
                 if not loop.assignment.lost_lately:
                     raise
                 _LOG.warning(
-                    "the worker was fenced, probably by its own late commit, sent before its"
-                    " partitions were lost; it joins the group again",
+                    "Kafka refused this worker as fenced, probably not for another process, but for"
+                    " its own commit, which it sent before it lost its partitions and which came"
+                    " late; it joins the group again",
                     error=str(fenced),
                 )
                 loop.rejoin("fenced, probably by a late commit from before partitions were lost")

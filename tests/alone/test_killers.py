@@ -123,7 +123,7 @@ def test_only_poison_records_die_beside_random_kills(
     assert all(count <= CRASH_LIMIT + 1 for count in lives.values()), lives
     # Until the hoarder's memory is free the kernel may end one more beside it.
     assert restarts <= sum(lives.values()) + KILLS + CRASH_LIMIT
-    ended |= struck.logged("cell")
+    ended |= struck.logged("isolated_pid")
     assert _innocent(found, ended, culprits.values()).contradictions() == {}
     assert _overtaken(found, culprits.values()) == []
     gaps = _gaps_s(found, from_ns, to_ns)

@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_written_ends_no_worker(
     for _ in range(3):
         b.turn()
     said = capsys.readouterr().out
-    assert said.count("they have no effect here yet; next try in 1 s") == 1
+    assert said.count("it has no effect here yet; next try in 1 s") == 1
     folder.with_suffix(".away").rename(folder)
     b.turn()
     assert b.paused == {"orders"}

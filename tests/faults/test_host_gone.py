@@ -64,7 +64,7 @@ def test_the_next_host_quarantines_the_last_hosts_killer(
         here.caught_up()
         assert [row["restarts"] for row in here.workers().values()] == [0]
         eventually(lambda: suspects.get() == {}, what="nothing is suspected any more")
-        cells = here.logged("cell")
+        cells = here.logged("isolated_pid")
         here.ends_well()
     suspects.close()
     [letter] = kafka.read_all(bootstrap, dead)

@@ -101,7 +101,7 @@ def test_a_drain_that_timed_out_is_75_for_stop_too(service: Service):
     stopped = kworker(service.folder, "stop")
     assert stopped.returncode == 75
     assert "3 records that were not finished and committed in time will be" in stopped.stderr
-    service.says('"left":3')
+    service.says('"records_left":3')
 
 
 def test_stop_works_without_a_socket(service: Service):

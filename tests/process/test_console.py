@@ -248,7 +248,9 @@ def test_a_killed_console_comes_again_and_refuses_nobody(
     before = service.running()
     console.comes("/livez")
     os.kill(service.status()["console"]["pid"], signal.SIGKILL)
-    service.says("the console exited (SIGKILL); the service runs without it; next try in 0.5 s")
+    service.says(
+        "the console exited (SIGKILL); the service runs without the console; next try in 0.5 s"
+    )
     assert console.get("/livez").status == 200  # the supervisor has the socket: this waited
     assert service.running() == before
     assert service.status()["state"] == "running"

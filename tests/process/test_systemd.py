@@ -171,4 +171,4 @@ def test_a_spark_unit_without_spark_is_refused(
     file = write_config(tmp_path, spark="")
     code = run(["systemd", "print", "kworker-spark@.service", "--config", str(file)])
     assert code == ExitCode.CONFIG
-    assert "kworker: spark: missing; give a [spark] table" in capsys.readouterr().err
+    assert "kworker: spark: missing; add a section [spark]" in capsys.readouterr().err

@@ -24,9 +24,9 @@ def log_file(config: Config) -> Path:
     if _may_exist(folder.log):
         return folder.log
     raise KworkerError(
-        f"{config.name} has no log file: only kworker start --daemon writes one, {folder.log};"
-        " otherwise the lines go to standard error, which is the journal under systemd (journalctl"
-        f" -u kworker@{config.file.stem}) and the container's log in a container"
+        f"{config.name} has no log file: only `kworker start --daemon` writes one"
+        f" ({folder.log}). Otherwise the lines go to standard error: under systemd, read them with"
+        f" journalctl -u kworker@{config.file.stem}; in a container, read the container's log"
     )
 
 

@@ -212,7 +212,7 @@ def _topic(config: Config, name: str) -> "TopicInfo":
     if name not in found:
         raise ConfigError(
             f"{name}: no such topic; correct the name, or, if it is in source.topics, create it"
-            " with: kworker topics create --partitions 4"
+            " with as many partitions as it shall have: kworker topics create --partitions 4"
         )
     return found[name]
 

@@ -180,7 +180,10 @@ def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:
                 envelope = replace(envelope, carried=without_foreign(envelope.carried))
             record.comes_again(envelope, 0)
         except Forged as problem:
-            raise KworkerError(f"{place}: not a record that kworker wrote: {problem}") from None
+            raise KworkerError(
+                f"{place}: only kworker writes this topic, and it has not written this record:"
+                f" {problem}"
+            ) from None
     return record
 
 

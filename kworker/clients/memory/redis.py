@@ -61,7 +61,7 @@ class MemoryRedis:
         if (last := self._beats.get(owner, 0)) > number:
             raise Unreachable(
                 f"LATE: request {number} of this process is refused,"
-                f" because its request {last} was done before"
+                f" because its later request {last} is done already"
             )
         self._beats[owner] = number
 

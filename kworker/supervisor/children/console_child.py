@@ -127,7 +127,9 @@ class ConsoleChild:
         self._start_at = now + delay_s
         if problem != self._problem:  # a port may be taken for days
             self._problem = problem
-            _LOG.warning(f"{problem}; the service runs without it; next try in {delay_s:g} s")
+            _LOG.warning(
+                f"{problem}; the service runs without the console; next try in {delay_s:g} s"
+            )
 
     def _argv(self, fd: int) -> list[str]:
         config = self._config

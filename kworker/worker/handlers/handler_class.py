@@ -62,7 +62,7 @@ def _check_hook(definition: Definition, hook: _Hook, method: Any) -> None:
     is_async = inspect.iscoroutinefunction(method)
     if is_async and not definition.is_async:
         raise definition.refusal(
-            f"has {hook.name}() as `async def`, and __call__ is none",
+            f"has {hook.name}() as `async def`, but its __call__ is not async",
             f"make __call__ `async def`, too, or {hook.instead}",
         )
     if hook.name == "open" and not is_async:

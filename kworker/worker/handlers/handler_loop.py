@@ -54,7 +54,10 @@ class HandlerLoop:
         self._loop.call_soon_threadsafe(self._call, function, arguments)
 
     def run(self, function: Callable[[], Awaitable[_Returned]]) -> "Future[_Returned]":
-        """Awaits what `function` returns, on the loop, also when stopped. Called by any thread."""
+        """Awaits what `function` returns, on the loop. Called by any thread.
+
+        Unlike `call`, this also works after `stop`; `end` cancels it.
+        """
 
         async def awaited() -> _Returned:
             return await function()

@@ -119,7 +119,7 @@ def _read(definition: Definition, function: Any, parameter: inspect.Parameter) -
         if origin in _LISTS:
             several = f"{parameter.name}: list[Message]" if origin is hint else written
             raise definition.refusal(
-                f"takes a list ({written}), and is no batch handler",
+                f"takes a list ({written}), but is no batch handler",
                 f"write @batch() above it: {definition.of(several)}",
             )
         return Parameter(parameter.name, written, hint)

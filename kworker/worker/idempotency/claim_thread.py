@@ -251,8 +251,8 @@ class ClaimThread:
                 state.end()
         except Unreachable as error:
             _LOG.warning(
-                "Redis does not answer; the last idempotency updates for it are kept in"
-                " state_dir, and the next start sends them",
-                marks=len(self._outbox),
+                "Redis does not answer while the worker ends; the idempotency updates that it"
+                " lacks are kept in state_dir, and the next start sends them",
+                updates=len(self._outbox),
                 error=str(error),
             )

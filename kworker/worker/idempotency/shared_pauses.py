@@ -73,8 +73,9 @@ class SharedPauses:
         if problem != self._problem:
             self._problem = problem
             _LOG.warning(
-                "pauses and resumptions ordered on other hosts cannot be written to this host's"
-                f" state_dir, so they have no effect here yet; next try in {_EVERY_S:g} s",
+                "`kworker pause` or `kworker resume` was typed on another host, but cannot be"
+                " written to this host's state_dir, so it has no effect here yet; next try in"
+                f" {_EVERY_S:g} s",
                 error=problem,
             )
 

@@ -374,7 +374,7 @@ class ExactlyOnce:
             f" use this instance? This worker takes the id back in {foreign.rest_s:g} s and"
             f" writes the aborted records again; if the id is taken {foreign.most} times in a"
             " short time, the service ends",
-            fence=f"{foreign.nth} of {foreign.most}",
+            taken=f"{foreign.nth} of {foreign.most}",
         )
 
     def _rest(self, why: KafkaRequestError, step: TransactionStep, now: float) -> None:

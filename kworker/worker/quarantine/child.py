@@ -186,7 +186,7 @@ def _serve(setup: Setup, parent: Parent, board_fd: int) -> int:
     config = setup.config
     setproctitle(f"kworker: isolated [{config.name}]")
     log.configure(config.log)
-    log.identify(cell=True)
+    log.identify(isolated=True)
     log.capture_prints(config.log)
     slot = Scoreboard(1, hands_of(config.workers), board_fd).slots[0]
     os.close(board_fd)

@@ -75,9 +75,8 @@ class KnownSuspects:
             self._journal.write(suspect)
         except OSError as error:
             _LOG.warning(
-                "a record ended the isolated process that ran it, and this cannot be written to"
-                f" state_dir ({error.strerror}); after a restart it is not counted against the"
-                " record",
+                "a record ended the isolated process that ran it; this death cannot be saved in"
+                f" state_dir ({error.strerror}), so it is forgotten at a restart",
                 suspect="{}:{}:{}".format(*suspect.place),
             )
 

@@ -207,7 +207,7 @@ class Quarantine:
             return
         _LOG.info(
             "isolated process started, to run records that may have ended a worker",
-            cell=self._process.pid,
+            isolated_pid=self._process.pid,
             suspects=self.count,
         )
 
@@ -264,7 +264,7 @@ class Quarantine:
             f"a record ran longer than workers.handler_timeout = {self._timeout} in the isolated"
             f" process {process.pid}; the stacks of this process are dumped, and the process is"
             " ended",
-            cell=process.pid,
+            isolated_pid=process.pid,
             suspects=[f"{held.topic}:{held.partition}:{held.offset}" for held in overdue],
         )
         process.end_stuck(now, overdue)
@@ -314,9 +314,9 @@ class Quarantine:
         limit = self._config.dead_letter.crash_limit
         if not counted.convicted:
             _LOG.warning(
-                f"record {name} ended the isolated process in which it ran alone ({end.how}): time"
-                f" {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''}. The"
-                " last time makes it a dead letter; until then it runs again later"
+                f"record {name} ended the isolated process in which it ran alone ({end.how}): death"
+                f" {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''}, of"
+                " which the last makes it a dead letter; until then it runs again later"
             )
             return
         _LOG.error(

@@ -64,7 +64,8 @@ def open_export(config: Config, process: str) -> "SpanExport":
         return SpanExport(config.name, f"{config.instance}:{process}")
     except ValueError as error:
         raise TracingUnusable(
-            f"OpenTelemetry refuses a variable ({error})", "correct the variables OTEL_…"
+            f"OpenTelemetry refuses an environment variable ({error})",
+            "correct the variables OTEL_…",
         ) from None
 
 

@@ -265,7 +265,7 @@ def test_without_a_file_the_places_are_named(desk: LogDesk) -> None:
     code, found = desk.types()
     assert (code, found) == (1, [])
     [said] = desk.errors.splitlines()
-    assert f"only kworker start --daemon writes one, {desk.folder.log};" in said
+    assert f"only `kworker start --daemon` writes one ({desk.folder.log})." in said
     assert "journalctl -u kworker@kworker" in said
 
 

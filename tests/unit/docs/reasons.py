@@ -60,7 +60,6 @@ OTHER_TEXTS = {
         "in a process that cannot be seen from here": "a part of that",
         "which does not answer": "a part of that",
     },
-    "spark/job.py": {"spark: missing; give a [spark] table with [[spark.tables]]": "kworker spark"},
     "spark/rows/frames.py": {
         "CASE WHEN … THEN text END": "SQL",
         "CASE WHEN NOT is_plain THEN text END": "SQL",

@@ -281,12 +281,12 @@ REFUSED = [
     ),
     (
         "def notify(orders: list[Order]): ...",
-        "takes a list (orders: list[Order]), and is no batch handler",
+        "takes a list (orders: list[Order]), but is no batch handler",
         "write @batch() above it: def notify(orders: list[Order])",
     ),
     (
         "def notify(orders: list): ...",
-        "takes a list (orders: list), and is no batch handler",
+        "takes a list (orders: list), but is no batch handler",
         "write @batch() above it: def notify(orders: list[Message])",
     ),
     (
@@ -332,17 +332,17 @@ REFUSED = [
     ),
     (
         f"class notify:\n    async def open(self): ...\n{CALL}",
-        "has open() as `async def`, and __call__ is none",
+        "has open() as `async def`, but its __call__ is not async",
         "make __call__ `async def`, too, or open what it needs in __init__",
     ),
     (
         f"class notify:\n    async def close(self): ...\n{CALL}",
-        "has close() as `async def`, and __call__ is none",
+        "has close() as `async def`, but its __call__ is not async",
         "make __call__ `async def`, too, or write `def close`",
     ),
     (
         f"class notify:\n    async def dead(self, message, error): ...\n{CALL}",
-        "has dead() as `async def`, and __call__ is none",
+        "has dead() as `async def`, but its __call__ is not async",
         "make __call__ `async def`, too, or write `def dead`",
     ),
     (
