@@ -11,8 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PYTEST := $(BIN)/python -m pytest
-# Most tests wait more than they compute, so three files run at a time; tests that the clock judges run alone.
-BESIDE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations 12
+# Most tests wait more than they compute, so three files run at a time, and two of the proofs, of which most start
+# Spark again and again; tests that the clock judges run alone.
+BESIDE := $(PYTEST) --dist loadfile --no-loadscope-reorder --durations 12
 PROOFS := tests/proofs
 # HALF=1 or HALF=2: every other file of the proofs.
 PROVED = $(if $(HALF),$(shell ls $(PROOFS)/test_*.py | awk 'NR % 2 == $(HALF) % 2'),$(PROOFS))
@@ -30,11 +31,11 @@ demo: java install ## run 20,000 orders, some of them bad, through Kafka, worker
 
 test: java install test-tools ## run the tests, on a real Kafka, Redis and Spark (ARGS="…" goes to pytest)
 	@$(if $(ARGS),$(PYTEST) $(ARGS),status=0; \
-	  $(BESIDE) --ignore $(ALONE) --ignore $(PROOFS) || status=$$?; \
+	  $(BESIDE) -n 3 --ignore $(ALONE) --ignore $(PROOFS) || status=$$?; \
 	  $(PYTEST) $(ALONE) || status=$$?; exit $$status)
 
 prove: java install ## run the long tests under faults: nothing is lost or seen twice (HALF=1 or 2: every other file; PROOF_… variables make them longer)
-	@$(BESIDE) $(PROVED)
+	@$(BESIDE) -n 2 $(PROVED)
 
 lint: install ## check style and formatting (ruff)
 	@$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from tests.support.spark_service import SLOW_S, Service
 from tests.support.tables import spark_table
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 RESULTS = 400
 CONF = '"spark.executor.memory" = "512m"\n"spark.cores.max" = "1"\n'

@@ -13,7 +13,7 @@ import pytest
 from tests.support.spark_service import PARTITIONS, QUIET, Service
 from tests.support.tables import Reader, spark_table
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 FIRST, SECOND, THIRD = 40, 20, 100
 SMALL = 10

@@ -11,7 +11,7 @@ from tests.support.spark_service import Job, Service
 from tests.support.tables import Reader, spark_table
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def test_later_runs_read_the_spark_classes_kept_by_the_second(

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 RESULTS, RESULT_BYTES = 6_000, 25_000
 MANY = int(os.environ.get("PROOF_LARGE_RESULTS", "16000"))  # 80,000 are 2 GB
 RUNS_MOST = 4
-pytestmark = pytest.mark.timeout(600 + MANY // 50)
+pytestmark = pytest.mark.timeout(1200 + MANY // 50)
 NAMES = ("appended", "once", "latest")
 # Spark wants 450 MB at least, unless it is told that this is a test.
 LITTLE = """

@@ -19,7 +19,7 @@ from tests.support.ledgers import At, Invocation, Produced, now_ns
 from tests.support.service import Service, lasting, service
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 # For a proof 2000.
 PER_SECOND = int(os.environ.get("PROOF_OPERATIONS", "500"))

@@ -23,7 +23,7 @@ from tests.support.kafka import SEVERE, TIMEOUT_S, New, Writer, create_topic, me
 from tests.support.secured import SecuredKafka, secured_redis
 from tests.support.service import Service
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 SLOW_S = 300.0
 LOOKS_S = 0.05

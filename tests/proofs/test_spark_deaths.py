@@ -13,7 +13,7 @@ from tests.support.spark_service import SLOW_S, Job, Service
 from tests.support.tables import Reader, spark_table
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 PLAIN = spark_table("orders", schema="order_id BIGINT")
 

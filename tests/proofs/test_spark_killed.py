@@ -28,7 +28,7 @@ Rows = Counter[tuple[str, int, int]]
 # Of each format by turns, every other one with the job; for a proof 30, ten of each.
 KILLS = int(os.environ.get("PROOF_SPARK_KILLED", "4"))
 
-pytestmark = pytest.mark.timeout(600 + 60 * KILLS)
+pytestmark = pytest.mark.timeout(1200 + 60 * KILLS)
 
 RECORDS = 3_000
 A_ROUND, A_ROUND_S = 20, 0.1  # records, while a JVM is watched

@@ -26,7 +26,7 @@ from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink, prepare_table, sinks
 from tests.support.tables import spark_config, spark_table
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 FORMATS = ("delta", "iceberg", "parquet")
 ROWS = "order_id BIGINT, total DOUBLE, customer STRING"

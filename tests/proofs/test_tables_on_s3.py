@@ -13,7 +13,7 @@ from tests.support.service import ROOT
 from tests.support.spark_service import Service
 from tests.support.stores import Rows, Store, spark_lines
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 FIRST, MORE = 200, 100
 FORMATS = ("delta", "iceberg", "parquet")

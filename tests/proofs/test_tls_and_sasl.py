@@ -28,7 +28,7 @@ from tests.support.secured import SecuredKafka, SecuredRedis, secured_redis
 from tests.support.service import ROOT, Service
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 Done = subprocess.CompletedProcess[str]
 Login = Mapping[str, str]

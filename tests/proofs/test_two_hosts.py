@@ -41,7 +41,7 @@ SHOWN = 3
 STAMP_MS = 1_700_000_040_000
 TABLES = ("delta", "iceberg")
 
-pytestmark = pytest.mark.timeout(600 + ROUNDS * 150)
+pytestmark = pytest.mark.timeout(1200 + ROUNDS * 150)
 
 
 def test_two_hosts_write_each_result_once(tmp_path: Path, bootstrap: str, topic: Topic) -> None:

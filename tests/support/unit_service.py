@@ -13,6 +13,7 @@ from kworker.instance.state_folder import StateFolder
 from kworker.supervisor.control.client import ControlClient
 from tests.support.booted_systemd import PROGRAM, USER, BootedSystemd
 from tests.support.service import MAIN, ROOT
+from tests.support.spark_service import SLOW_S
 from tests.support.waiting import eventually
 
 _OF_JAVA = ("JAVA_HOME", "JAVA_TOOL_OPTIONS")
@@ -79,7 +80,7 @@ class UnitService:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Waits, and if in vain tells what was said."""
         try:
-            eventually(condition, timeout_s=90, every_s=0.1, what=what)
+            eventually(condition, timeout_s=SLOW_S, every_s=0.1, what=what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.said()}") from None
 
