@@ -22,10 +22,10 @@ from tests.support.console import ConsoleClient
 from tests.support.kafka import SEVERE, TIMEOUT_S, New, Writer, create_topic, messages
 from tests.support.secured import SecuredKafka, secured_redis
 from tests.support.service import Service
+from tests.support.spark_service import SLOW_S
 
 pytestmark = pytest.mark.timeout(1200)
 
-SLOW_S = 300.0
 LOOKS_S = 0.05
 MARK = f"canary{uuid.uuid4().hex[:8]}"
 USER, KEYS, REDIS = f"{MARK}-user", f"{MARK}-keys", f"{MARK}-redis"

@@ -26,6 +26,7 @@ from tests.support.kafka import New, Writer, create_topic, read_all
 from tests.support.orders_example import FOLDER, billing, imported
 from tests.support.secured import SecuredKafka, SecuredRedis, secured_redis
 from tests.support.service import ROOT, Service
+from tests.support.spark_service import SLOW_S
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(1200)
@@ -36,7 +37,6 @@ Port = Callable[[], int]
 
 PASSWORD, KEYS = "canary-of-the-user", "canary-of-the-keys"
 ORDERS = 200
-SLOW_S = 300.0
 
 
 def documented_rights(name: str) -> list[str]:

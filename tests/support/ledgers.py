@@ -127,11 +127,6 @@ def by_position(runs: Sequence[Invocation]) -> dict[Position, list[Invocation]]:
     return found
 
 
-def done(folder: Path) -> set[Position]:
-    """The records whose handler has returned at least once."""
-    return {run.position for run in invocations(folder) if run.ended}
-
-
 class Progress:
     """How far a service is, asked again and again: each question reads what is new, and only that.
 

@@ -8,12 +8,12 @@ def whole_lines(path: Path) -> list[str]:
 
     None while there is no file.
     """
-    return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+    return lines_after(path, 0)[0] if path.exists() else []
 
 
 def lines_after(path: Path, offset: int) -> tuple[list[str], int]:
     """The whole lines that begin at a byte or later, and where the next one will begin."""
     with path.open("rb") as file:
         file.seek(offset)
-        read = file.read().rpartition(b"\n")[0]
-    return read.decode().splitlines(), offset + len(read) + bool(read)
+        whole, end, _ = file.read().rpartition(b"\n")
+    return whole.decode().splitlines(), offset + len(whole) + len(end)
