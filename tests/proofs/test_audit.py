@@ -22,8 +22,6 @@ from tests.support.ledgers import Invocation, Position, Produced, by_position, i
 from tests.support.service import Service, service
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 RECORDS = int(os.environ.get("PROOF_AUDIT", "3000"))
 KILLS = 4
 KINDS = 10

@@ -17,8 +17,6 @@ from tests.support.spark_service import SLOW_S, STAMP_MS, Service
 from tests.support.tables import spark_table
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 RESULTS = 400
 BAD = {17, 250}
 """A Python function raises for the first, Spark for the other."""

@@ -7,8 +7,6 @@ import pytest
 from tests.support.spark_service import Service
 from tests.support.tables import Reader, spark_table
 
-pytestmark = pytest.mark.timeout(1200)
-
 ORDERS = 100
 
 

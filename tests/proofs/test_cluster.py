@@ -7,14 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
-import pytest
 from deltalake import DeltaTable
 
 from tests.support.spark_service import SLOW_S, Service
 from tests.support.tables import spark_table
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.timeout(1200)
 
 RESULTS = 400
 CONF = '"spark.executor.memory" = "512m"\n"spark.cores.max" = "1"\n'

@@ -13,8 +13,6 @@ import pytest
 from tests.support.spark_service import PARTITIONS, QUIET, Service
 from tests.support.tables import Reader, spark_table
 
-pytestmark = pytest.mark.timeout(1200)
-
 FIRST, SECOND, THIRD = 40, 20, 100
 SMALL = 10
 CHECKPOINTS = "viewfs://kworker/c"

@@ -16,8 +16,6 @@ from tests.support.service import ROOT
 from tests.support.tables import Reader
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 README = (ROOT / "README.md").read_text()
 LIMIT_S = 300.0
 GREETING = "hello, world"

@@ -17,8 +17,6 @@ from tests.support.ledgers import Position, by_position, invocations
 from tests.support.service import OTHER_HOST, Service, lasting, named, service, stop
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 # For a proof 50000.
 RECORDS = int(os.environ.get("PROOF_FROZEN_HOSTS", "8000"))
 PARTS = 4

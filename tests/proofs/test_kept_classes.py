@@ -4,14 +4,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import pytest
 
 from kworker.jars import cache_folder
 from tests.support.spark_service import Job, Service
 from tests.support.tables import Reader, spark_table
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.timeout(1200)
 
 
 def test_later_runs_read_the_spark_classes_kept_by_the_second(

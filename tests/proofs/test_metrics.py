@@ -21,8 +21,6 @@ from tests.support.ledgers import invocations
 from tests.support.service import Service, service
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(900)
-
 RECORDS = int(os.environ.get("PROOF_METRICS", "3000"))
 KILLS = 4
 KINDS = 10

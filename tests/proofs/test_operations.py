@@ -19,8 +19,6 @@ from tests.support.ledgers import At, Invocation, Produced, now_ns
 from tests.support.service import Service, lasting, service
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 # For a proof 2000.
 PER_SECOND = int(os.environ.get("PROOF_OPERATIONS", "500"))
 PARTITIONS = 8

@@ -24,8 +24,6 @@ from tests.support.secured import SecuredKafka, secured_redis
 from tests.support.service import Service
 from tests.support.spark_service import SLOW_S
 
-pytestmark = pytest.mark.timeout(1200)
-
 LOOKS_S = 0.05
 MARK = f"canary{uuid.uuid4().hex[:8]}"
 USER, KEYS, REDIS = f"{MARK}-user", f"{MARK}-keys", f"{MARK}-redis"

@@ -268,7 +268,6 @@ def rows(landing: Service, tables: Reader) -> dict[str, Rows]:
     }
 
 
-@pytest.mark.timeout(1200)
 def test_a_deduped_table_keeps_and_gains_recreated_topic_rows(
     read: Read,
 ) -> None:

@@ -26,8 +26,6 @@ from tests.support.spark_repair import (
 from tests.support.spark_service import QUIET, STAMP_MS, Service
 from tests.support.tables import Reader
 
-pytestmark = pytest.mark.timeout(1200)
-
 
 @pytest.fixture(scope="module")
 def repaired(

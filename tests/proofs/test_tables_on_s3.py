@@ -13,8 +13,6 @@ from tests.support.service import ROOT
 from tests.support.spark_service import Service
 from tests.support.stores import Rows, Store, spark_lines
 
-pytestmark = pytest.mark.timeout(1200)
-
 FIRST, MORE = 200, 100
 FORMATS = ("delta", "iceberg", "parquet")
 LANDED: Rows = Counter(("orders", number % 4, number) for number in range(FIRST + MORE))

@@ -29,8 +29,6 @@ from tests.support.service import ROOT, Service
 from tests.support.spark_service import SLOW_S
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 Done = subprocess.CompletedProcess[str]
 Login = Mapping[str, str]
 Port = Callable[[], int]

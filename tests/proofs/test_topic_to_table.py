@@ -23,8 +23,6 @@ from tests.support.service import Service, lasting, named, service, stop
 from tests.support.tables import Reader, Rows
 from tests.support.waiting import eventually, repeated
 
-pytestmark = pytest.mark.timeout(900)
-
 # For a proof 100000: then workers are killed 33 times, Spark twice, and no case is spared a fault.
 RECORDS = int(os.environ.get("PROOF_TOPIC_TO_TABLE", "6000"))
 KILLS = max(5, RECORDS // 3_000)

@@ -21,8 +21,6 @@ from tests.support.spark_service import SLOW_S, STAMP_MS, Service
 from tests.support.tables import Reader, Rows, spark_table
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 CHANGES, KEYS = 50_000, 1_000
 COUNTED = 3_000
 BROKEN = "broken"
