@@ -58,7 +58,8 @@ class Unreachable(KworkerError):
 class ClientRejected(Unreachable):
     """A dependency answers, but does not let this client in.
 
-    Correct the configuration's `key`, as `next_step` says, or wait until the other side is changed.
+    Correct the configuration key that `key` names, as `next_step` says. Or wait until the
+    dependency is changed.
     """
 
     def __init__(self, problem: str, key: str, next_step: str) -> None:

@@ -46,10 +46,11 @@ def memory_bytes() -> int:
 
 @contextmanager
 def memory_file(text: str) -> Iterator[int]:
-    """Gives the descriptor of a file with this text, which is in memory and never on a disk.
+    """Yields the file descriptor of a file with this text, which is in memory, not on a disk.
 
-    A child process that inherits the descriptor reads the file as `descriptor_path` names it. So
-    settings with secrets are in no command line, and a kill leaves no file behind.
+    A child process that inherits the descriptor opens the file at the path from
+    `descriptor_path`. So settings with secrets are in no command line, and a kill leaves no file
+    behind.
     """
     descriptor = os.memfd_create("kworker-settings", os.MFD_CLOEXEC)
     with open(descriptor, "w", encoding="utf-8") as file:

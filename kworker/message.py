@@ -118,9 +118,10 @@ _DECODER = json.JSONDecoder()
 
 
 def _parsed(value: bytes) -> Any:
-    """Returns what `json.loads` does; raises its errors.
+    """Returns what `json.loads` returns, and raises the same errors.
 
-    `json.loads` spends more time on the encoding and on white space than on most values.
+    Faster for most objects and arrays: `json.loads` spends more time on detecting the encoding and
+    on skipping white space than on parsing most values. This function leaves out both steps.
     """
     if value.startswith((b"{", b"[")) and value.find(0, 0, 4) < 0:  # then it is UTF-8
         try:

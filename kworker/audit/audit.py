@@ -1,4 +1,4 @@
-"""The run of an audit: a snapshot, the traces of every record, and the report of all records."""
+"""Runs an audit: finds what became of every source record, and makes the report."""
 
 import tempfile
 from collections import Counter
@@ -48,7 +48,10 @@ class AuditScope:
 
 @dataclass(frozen=True, slots=True)
 class RecordProblem:
-    """A double or a hole, at one source record; `places` are positions of the records at fault."""
+    """A double (an outcome too many) or a hole (a missing result or retry) of a source record.
+
+    `places` are the positions of the records at fault, or the tables of the rows at fault.
+    """
 
     record: str  # topic:partition:offset
     kind: Literal["double", "hole"]
@@ -86,7 +89,7 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """True if no double and no hole was found."""
+        """True if the audit found nothing twice (a double) and nothing missing (a hole)."""
         return not (self.doubles or self.holes)
 
 
@@ -109,7 +112,7 @@ class Audit:
         )
 
     def run(self, tables: AuditTables) -> AuditReport:
-        """Accounts for all records; the traces lie in a temporary folder meanwhile.
+        """Accounts for all records. Keeps what it finds in a temporary folder until it ends.
 
         Raises Unreachable if Kafka sends nothing, and KworkerError if the tables cannot be read.
         """

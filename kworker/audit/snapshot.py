@@ -1,4 +1,4 @@
-"""The snapshot of an audit: positions first, then the offsets of each topic up to its end."""
+"""The snapshot of an audit: reads the committed positions first, then the ends of the topics."""
 
 import re
 import time
@@ -67,9 +67,9 @@ class AuditTopics:
 class AuditSnapshot:
     """The positions of a service at one moment, and the offsets of its topics soon after it.
 
-    `settled` has the positions in the topics that the service reads. If it settles a record, then
-    all traces that this record has left so far lie below the ends of `spans`. `table_positions`
-    has, for each table, its positions in the results topic.
+    `settled` has what is settled in the topics that the service reads. `spans` is read after it.
+    So, for each settled record, `spans` covers all that was written before the record was settled.
+    `table_positions` has, for each table, its positions in the results topic.
     """
 
     topics: AuditTopics
@@ -91,7 +91,7 @@ class AuditSnapshot:
         return {number: span for (name, number), span in self.spans.items() if name == topic}
 
     def is_complete(self, topics: Iterable[str]) -> bool:
-        """Returns True if no record of these topics has been deleted from their beginnings."""
+        """Returns True if each partition of these topics still begins at offset 0."""
         return all(not span.start for topic in topics for span in self.spans_of(topic).values())
 
 
@@ -101,10 +101,11 @@ def take_snapshot(
     from_ms: int | None,
     wait: Callable[[float], object] = time.sleep,
 ) -> AuditSnapshot:
-    """Reads positions and ends. Source topics are read from the first record of `from_ms` on.
+    """Reads the service's positions, and the offsets that each partition of its topics holds.
 
-    Waits until no transaction that was open before hides a record that the service wrote. Raises
-    KworkerError if one stays open, ConfigError if a topic is missing, and Unreachable or
+    With `from_ms`, the offsets of a source partition begin at its first record of that time or
+    later. If a transaction is open in a topic that the service writes, waits for its end. Raises
+    KworkerError if it stays open, ConfigError if a topic is missing, and Unreachable or
     AdminRequestError if Kafka does not answer.
     """
     topics = AuditTopics.of(config, admin)
@@ -161,8 +162,8 @@ def _ends(
 ) -> dict[PartitionId, int]:
     """Returns the end of each partition for a reader of committed records.
 
-    For topics that the service writes, waits until this end lies behind every record that was there
-    at the call. Raises KworkerError if an open transaction hides one for too long.
+    In topics that the service writes, an open transaction may hide records that are there at the
+    call. Waits until it hides none of them. Raises KworkerError if this takes too long.
     """
     written = {*topics.written, topics.dead_state}
     now = admin.list_offsets([at for at in numbers if at[0] in written], "latest")

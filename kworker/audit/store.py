@@ -1,4 +1,4 @@
-"""The traces of all audited records, on disk, sorted by source record."""
+"""Stores on disk, for each source record, the records and rows that show what became of it."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,10 @@ class SourceKey(NamedTuple):
 
 
 class TraceStore:
-    """A temporary database of traces, which may be more than memory holds. Used by one thread."""
+    """A temporary database, on disk, of the traces of source records. Used by one thread.
+
+    A trace is a record or a row that shows what became of a source record.
+    """
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, isolation_level=None)
@@ -56,7 +59,7 @@ class TraceStore:
 
     @property
     def names(self) -> list[str]:
-        """The names of topics, by the index that traces and keys have."""
+        """The names of topics and tables; traces and keys have the index of a name in this list."""
         return list(self._numbers)
 
     def number(self, topic: str) -> int:
@@ -72,7 +75,7 @@ class TraceStore:
         self._database.execute("COMMIT")
 
     def records(self) -> Iterator[tuple[SourceKey, list[Trace]]]:
-        """Yields each source record with its traces, sorted by position; `SOURCE` comes first."""
+        """Yields source records by position, each with its traces; a `SOURCE` trace comes first."""
         order = ", ".join(_COLUMNS[: _COLUMNS.index("offset") + 1])
         cursor = self._database.execute(f"SELECT * FROM traces ORDER BY {order}")
         cursor.arraysize = _BATCH

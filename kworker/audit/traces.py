@@ -1,4 +1,4 @@
-"""Reads the topics of a service, and finds in each record the trace of a source record."""
+"""Finds, in the topics of a service, the records that show what became of a source record."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -18,7 +18,10 @@ _NUMBER_MAX = 9  # digits of an index or an attempt
 
 
 class TraceFinder:
-    """Finds the traces of source records with timestamps in a range, one topic after the other."""
+    """Finds the traces of source records with timestamps in a range, one topic after the other.
+
+    A trace is a record that shows what became of a source record.
+    """
 
     def __init__(self, time_range: TimeRange, number_of: Callable[[str], int]) -> None:
         """`number_of(topic)` returns the index that stands for a topic's name in traces."""
@@ -37,7 +40,7 @@ class TraceFinder:
                 yield source, Trace(TraceKind.SOURCE, *place, done)
 
     def results(self, raws: Iterable[RawMessage]) -> Found:
-        """Yields the results that the service wrote; results of a replay are no traces."""
+        """Yields the results that the service wrote; leaves out results of a replay."""
         for raw, headers in _with_headers(raws):
             own, _ = names.parted(headers)
             source = _source(own)
@@ -50,7 +53,7 @@ class TraceFinder:
     def copies(
         self, raws: Iterable[RawMessage], kind: TraceKind, settled: Mapping[int, Settled]
     ) -> Found:
-        """Yields a trace of this `kind` for each audited copy in a delay or requeue topic."""
+        """Yields a trace of this `kind` for each copy of an audited record in the topic."""
         for raw, headers in _with_headers(raws):
             try:
                 envelope = Envelope.open(headers)
@@ -69,7 +72,7 @@ class TraceFinder:
                 yield envelope.source, trace
 
     def dead_letters(self, raws: Iterable[RawMessage], resolutions: Resolutions) -> Found:
-        """Yields the dead letters that the service wrote; those of a replay are no traces."""
+        """Yields the dead letters that the service wrote; leaves out those of a replay."""
         for raw in raws:
             letter = DeadLetter.of(raw)
             source = letter.source

@@ -1,1 +1,1 @@
-"""The verbs, one file a group."""
+"""The commands of `kworker`; each file or folder has one verb, or a group of related verbs."""

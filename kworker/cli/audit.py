@@ -1,4 +1,4 @@
-"""`kworker audit`: accounts for every record of the source topics, and lists doubles and holes."""
+"""`kworker audit`: accounts for every source record, and lists duplicate and missing outcomes."""
 
 import json
 import sys
@@ -76,9 +76,9 @@ def audit(
     had seen it, or it lies before the group's first position), or not settled.
 
     A double is a record with the same result twice, with a result and an open dead letter, or with
-    two rows. A hole is a result that is missing beside others of its record, a retry that was lost,
-    or a result without a row. Exit code 1 if there is any. Replays are left out. A table with a
-    transform, or in another mode than append, is not compared.
+    two rows. A hole is a result that is missing although later ones of its record exist, a retry
+    that was lost, or a result without a row. Exit code 1 if there is any. Replays are left out. A
+    table with a transform, or in another mode than append, is not compared.
 
     It needs free space in $TMPDIR, about 100 bytes for each record, result and retry.
     """

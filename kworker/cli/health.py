@@ -70,7 +70,8 @@ def ready(
 ) -> None:
     """Succeed while the service is ready, as /readyz of the console does.
 
-    Every worker has joined its group then, the brokers answer, and kworker status shows no problem.
+    Ready means that every worker has joined its group, the brokers answer, and kworker status shows
+    no problem.
 
     Example: [bold]kworker health ready --timeout 2s[/bold]
 

@@ -144,9 +144,10 @@ def _accept_dead(config: Config) -> None:
 
 
 class _Desk:
-    """Gives orders to the file of this instance, and to Redis if that is configured.
+    """Writes orders to pause or resume topics to this instance's file, and to Redis if configured.
 
-    `known` has the orders of all instances; those of this one alone if Redis does not answer.
+    `known` has the newest order for each topic. If Redis does not answer, new orders from other
+    hosts may be missing.
     """
 
     def __init__(self, verb: str, config: Config) -> None:
@@ -202,7 +203,7 @@ class _Desk:
         return KworkerError(f"{self._verb}: {self._file.path} {problem}; nothing is changed")
 
     def _exchange(self) -> None:
-        """Exchanges orders with Redis, unless it did not answer before."""
+        """Exchanges orders with Redis, if it is configured and no earlier exchange has failed."""
         if (chosen := self._config.idempotency) is None or self._redis_error:
             return
         from kworker.worker.idempotency.shared_pauses import make_shared_pauses

@@ -105,7 +105,7 @@ def _state(config: Config) -> Iterator[Path]:
 
 
 def _places(spark: SparkSettings) -> Iterator[Path]:
-    """Yields the parents of local checkpoints and tables: formats write beside these, too."""
+    """Yields the parents of local checkpoints and tables: Spark writes files beside these, too."""
     for place in (spark.checkpoints, *(table.path for table in spark.tables if table.path)):
         if folder := local_folder(place):
             yield folder.parent

@@ -1,4 +1,4 @@
-"""Bytes and texts from strangers, as a terminal may show them."""
+"""Makes bytes and texts of unknown origin safe to show on a terminal."""
 
 import json
 from typing import Any

@@ -76,9 +76,9 @@ def abort(
     hanging = [each for each in _hanging(loaded, tool, admin, older) if each.topic == OFFSETS]
     if not hanging:
         raise KworkerError(
-            "nothing to abort: no hanging transaction, which would never end by itself, hides the"
-            " service's committed positions. Any other open transaction ends with its producer or"
-            " at its time-out; to see it: kworker transactions list"
+            "nothing to abort: no hanging transaction keeps the committed positions of the service"
+            " from being read. An open transaction that does not hang ends with its producer or at"
+            " its time-out; to see it: kworker transactions list"
         )
     for each in hanging:
         typer.echo(f"{each.place}  {_described(each)}")

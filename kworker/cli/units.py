@@ -1,4 +1,4 @@
-"""The units by which systemd runs services, their Spark jobs, and all of a host at once."""
+"""The systemd units for services, for their Spark jobs, and for all services of a host at once."""
 
 import math
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ _FRESH = {"metadata.max.age.ms": 3000, "topic.metadata.refresh.interval.ms": 100
 
 
 class AdminHandle:
-    """Holds an `AdminClient`, and replaces it once it was `stale`. Used by one thread.
+    """Holds an `AdminClient`, and replaces it after the caller has set `stale`. Used by one thread.
 
     librdkafka sends most of these requests to the broker that it takes for the controller, and is
     connected to few others. While a client knows no topic, it does not ask again which broker is

@@ -1,4 +1,4 @@
-"""Answers that an assignment needs, requested inside the client's callback until they come."""
+"""Requests the data that an assignment needs, inside the rebalance callback, until it comes."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -97,9 +97,10 @@ _OTHERS_MAX = 20
 class ConnectionFailures(logging.Handler):
     """The most telling of a client's failures to connect, from the lines that the client logs.
 
-    librdkafka tries again and again, each time in other words: at first several times a second, and
-    later every ten seconds. So a rejection counts until brokers answer. Used by the thread that
-    polls the client.
+    librdkafka tries to connect again and again, and logs each failure in other words. If a line
+    says that brokers turn the client away (a rejection), lines about other failures do not replace
+    it until brokers answer, or until there are many of them. Used by the thread that polls the
+    client.
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ def _sasl(given: Mapping[str, str]) -> dict[str, str]:
     module = _MODULES.get(mechanism)
     if module is None:
         known = ", ".join(_MODULES)
-        text = f"kworker gives Kafka's Java clients {known}, not {mechanism}"
+        text = f"kworker can configure Kafka's Java clients for {known}, not for {mechanism}"
         raise Untranslatable(f"kafka.sasl.mechanism: {text}")
     user, password = (_quoted(given.get(f"sasl.{what}", "")) for what in ("username", "password"))
     login = f"{module} required username={user} password={password};"

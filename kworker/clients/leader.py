@@ -1,6 +1,7 @@
 """One leader among the Spark jobs of a service, wherever their hosts and folders are.
 
-The jobs are members of one consumer group, which reads nothing: `core/leadership` decides.
+The jobs are members of one consumer group, which reads no records. `core/leadership` decides which
+job leads.
 """
 
 import time

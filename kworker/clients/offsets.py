@@ -1,4 +1,4 @@
-"""Ends of a topic and a group's positions in it, read and committed with little or no wait."""
+"""Reads a topic's ends, and reads and commits a group's positions, with little or no waiting."""
 
 import logging
 from collections.abc import Iterable, Mapping

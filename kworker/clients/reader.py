@@ -1,4 +1,4 @@
-"""Reads topics from end to end for a person, without joining a group."""
+"""Reads the records of topics for commands, without joining a group."""
 
 import time
 from collections.abc import Iterator, Mapping

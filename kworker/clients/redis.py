@@ -1,4 +1,4 @@
-"""Redis as kworker uses it. No cluster."""
+"""The requests that kworker sends to Redis. Redis Cluster is not supported."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A producer for a person's records, which notes the place of each in its topic."""
+"""A producer for the records of `kworker send`; notes their offsets in each partition."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A consumer's place in its group, as the client's statistics show it."""
+"""A consumer's membership in its group, as the client's statistics show it."""
 
 import orjson
 

@@ -1,4 +1,4 @@
-"""Positions as librdkafka's TopicPartitions, and back."""
+"""Converts positions to librdkafka's TopicPartitions, and back."""
 
 from collections.abc import Mapping
 

@@ -74,9 +74,9 @@ class KafkaWatch:
 
     @property
     def rejection(self) -> str:
-        """The reason for which brokers turn this client away, and the key to correct; "" if none.
+        """The reason for which brokers turn this client away; "" if none.
 
-        Read when a request was not answered.
+        The text also names the configuration key to correct. Read when a request was not answered.
         """
         self._admin.read_log()
         return str(self._failures.rejection(self._servers) or "")

@@ -1,4 +1,4 @@
-"""The model as a tree of keys in the spelling of the file, with the type of each."""
+"""The configuration model as a tree of keys, spelled as in the file, with the type of each."""
 
 import difflib
 import types

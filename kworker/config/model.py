@@ -293,9 +293,9 @@ class Settings(Section):
 
 
 def _default(section: object, key: str, value: str) -> object:
-    """Returns a table, with `key` added if absent; returns any other value as it is.
+    """Returns the table `section`, with `key` set to `value` if it is absent or empty.
 
-    Validation then rejects such a value.
+    If `section` is no table, returns it unchanged; validation then rejects it.
     """
     if isinstance(section, Section):
         return section if getattr(section, key) else section.model_copy(update={key: value})

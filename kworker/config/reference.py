@@ -39,7 +39,7 @@ class KeyReference(NamedTuple):
 
 
 def all_references() -> list[KeyReference]:
-    """Returns all keys in the order of the model: those of a table follow those of the file."""
+    """Returns all keys: those outside any table, then table by table, in the model's order."""
     schema, sections = file_schema(), _sections()
     homes = {
         table: schema if section is Settings else schema["$defs"][section.__name__]
@@ -68,7 +68,7 @@ def _sections() -> dict[str, type[Section]]:
 
 
 def _section_at(key: Key) -> type[Section] | None:
-    """Returns the model of the table at `key`, or of the tables in a list; None for a value."""
+    """Returns the model of the table at `key`, or of each table in the list at `key`; else None."""
     return section_of(takes(key)) or section_of(takes((*key, 0)))
 
 

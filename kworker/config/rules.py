@@ -1,4 +1,4 @@
-"""Rules over several keys, or over the text of one, which the model cannot express. Pure."""
+"""Rules that the model cannot express: over several keys, or over the text of a value. Pure."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Rules over `[spark]` and its tables: their text, and keys that exclude each other. Pure."""
+"""Rules for `[spark]` and its tables: the form of values, keys that exclude each other. Pure."""
 
 import re
 from collections import Counter

@@ -69,8 +69,8 @@ def from_tables(
 ) -> Config:
     """Returns the configuration of a file that would hold these tables. For the errors see `load`.
 
-    `environment` may override values, and `changes` both. Relative paths begin at the file's
-    folder.
+    `environment` overrides values of `tables`, and `changes` overrides values of both. Relative
+    paths begin at the file's folder.
     """
     reading = _Reading(file.parent)
     raw = reading.shaped(tables)

@@ -1,4 +1,4 @@
-"""The door of the console: who may ask for what, and what every answer tells the browser."""
+"""The access control of the console, and the security headers of every answer."""
 
 import base64
 import binascii
@@ -28,7 +28,7 @@ _HEADERS = {
 
 
 class AccessGuard:
-    """Refuses what is not for this console, as ASGI middleware around `app`.
+    """Refuses requests that are not allowed, as ASGI middleware around `app`.
 
     Without a token, a request must name a loopback host. Otherwise a page of any website, open in a
     browser on this host, could read the console by a host name that resolves to 127.0.0.1. With a

@@ -18,7 +18,7 @@ class Change(NamedTuple):
 
 
 def problem_kind(problem: str) -> str:
-    """Returns the line without its amounts, so that it stays the same while these change."""
+    """Returns a problem's text without its amounts: it stays the same while these change."""
     return _AMOUNTS.sub("#", problem)
 
 

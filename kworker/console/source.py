@@ -1,4 +1,4 @@
-"""The status of the service, as the console has it: asked for once, however many ask."""
+"""The service's status for the console: one request to the supervisor serves all who ask."""
 
 import asyncio
 import time

@@ -7,7 +7,10 @@ from typing import Literal, NamedTuple
 
 
 class TraceKind(IntEnum):
-    """The kind of a trace. Traces of one record are judged in this order."""
+    """The kind of a trace: of a record or row that shows what became of a source record.
+
+    Traces of one source record are judged in this order.
+    """
 
     SOURCE = 0  # the record itself
     RESULT = 1
@@ -68,7 +71,7 @@ class Contradiction(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Facts that decide what may be concluded from a missing trace."""
+    """Facts that decide what may be concluded from a missing result or requeue record."""
 
     results_complete: bool = True  # no result has been deleted
     requeue_complete: bool = True
@@ -87,8 +90,9 @@ class Judgement(NamedTuple):
 def judge(traces: Sequence[Trace], rules: Rules) -> Judgement:
     """Judges the traces of one source record; the first is the record itself.
 
-    The positions must have been read before the ends of the topics. If a record is settled, all
-    that had come of it by then is among its traces. But a trace may be newer than the positions.
+    The groups' positions must have been read before the ends of the topics. So if these positions
+    settle a record, all that it had led to by then is among its traces. But a trace may be newer
+    than the positions.
     """
     kinds: dict[TraceKind, list[Trace]] = defaultdict(list)
     for trace in traces:
@@ -115,13 +119,16 @@ _ENDED = (Outcome.RESULT, Outcome.DISCARDED, Outcome.SENT_ELSEWHERE, Outcome.NO_
 
 
 def _waiting(kinds: dict[TraceKind, list[Trace]]) -> list[Trace]:
-    """Returns the copies that are neither forwarded nor run."""
+    """Returns a record's copies in delay and requeue topics that are neither forwarded nor run."""
     copies = [*kinds[TraceKind.RETRY], *kinds[TraceKind.REQUEUE]]
     return [copy for copy in copies if not copy.settled and not _is_overtaken(copy, kinds)]
 
 
 def _is_overtaken(copy: Trace, kinds: dict[TraceKind, list[Trace]]) -> bool:
-    """Returns True if a later trace shows that the copy went on after the positions were read."""
+    """Returns True if a later trace shows that the run for which `copy` waits has taken place.
+
+    The positions do not show this run, since they were read before it was settled.
+    """
     run = copy.redriven, copy.attempt
     return (
         any(result.attempt >= copy.attempt for result in kinds[TraceKind.RESULT])
@@ -184,7 +191,10 @@ def _holes(
 
 
 def _lost(kinds: dict[TraceKind, list[Trace]]) -> list[Trace]:
-    """Returns the delay-topic copies of those runs of which the requeue topic has no copy."""
+    """Returns a record's copies in delay topics that have no counterpart in the requeue topic.
+
+    Counterparts have the same `redriven` and `attempt`.
+    """
     arrived = {(copy.redriven, copy.attempt) for copy in kinds[TraceKind.REQUEUE]}
     retries = kinds[TraceKind.RETRY]
     return [copy for copy in retries if (copy.redriven, copy.attempt) not in arrived]

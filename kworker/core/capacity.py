@@ -100,5 +100,5 @@ def partitions_for(workers: Workers, *, one_at_a_time: bool) -> Partitions:
 
 
 def _up(number: float) -> int:
-    """Rounds up to a whole number, 1 or more; an error of floating point does not count."""
+    """Rounds up to a whole number, 1 or more; first drops the rounding error of floats."""
     return max(1, ceil(round(number, 6)))

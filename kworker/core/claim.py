@@ -1,4 +1,4 @@
-"""The states of an event in Redis, and the contents of one call to it."""
+"""The states of an event in Redis, and the contents of one call to Redis."""
 
 import base64
 from collections.abc import Mapping, Sequence

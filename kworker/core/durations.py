@@ -1,4 +1,4 @@
-"""Durations: histograms of them, and their sums for acts that ended well and for failed ones."""
+"""Histograms of durations, and totals of transactions and Redis calls, successful or failed."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class EndTimes:
         self._failed = self._failed_us = 0
 
     def add(self, lasted_s: float, *, failed: bool) -> None:
-        """Counts one act that lasted `lasted_s`."""
+        """Counts one transaction, or one call to Redis, that lasted `lasted_s`."""
         lasted_us = int(lasted_s * 1e6)
         if failed:
             self._failed += 1
@@ -45,12 +45,12 @@ class EndTimes:
 
     @property
     def totals(self) -> tuple[int, int, int, int]:
-        """The number of acts that ended well and their microseconds, then of those that failed."""
+        """The number and the total microseconds of successes, then the same two for failures."""
         return self._well, self._well_us, self._failed, self._failed_us
 
 
 def total(durations: Sequence[Durations]) -> list[int]:
-    """Returns the sum of each count, and last the sum of the durations in microseconds."""
+    """Returns the total count of each bucket, and last the sum of all durations in microseconds."""
     counts = list(map(sum, zip(*[each.counts for each in durations], strict=True)))
     none = [0] * (len(BOUNDS_S) + 1)
     return [*(counts or none), sum([each.sum_us for each in durations])]

@@ -34,10 +34,11 @@ class Flow:
     A partition starves if it has records in Kafka, but none in flight. While a partition starves,
     each other partition has a credit: about twice an even share of the worker's limits. A partition
     is paused once its records in flight have filled its credit for `starving_s`, and another
-    partition has starved all that time. If the worker has taken as many records meanwhile as it may
-    have in flight, there is room enough, and the client has only not come to that partition yet.
-    This takes long if the client has prefetched much of the other: so after `starving_most_s` that
-    one is paused, too.
+    partition has starved for `starving_s`. But the pause is put off if, since the other partition
+    began to starve, the worker has taken as many records as it may have in flight. Then the worker
+    has room, and the client has only not come to the starving partition yet, because it has
+    prefetched many records of others. The pause is put off only until that partition has starved
+    for `starving_most_s`.
 
     The offset map in a partition's commit metadata is full when too many of its records are
     unfinished, or their offsets are too far apart. Then the poll loop pauses the partition at the
@@ -202,7 +203,10 @@ class Flow:
         return ordered | kept | new
 
     def _look_at_starving(self, starving: Iterable[Partition], now: float) -> bool:
-        """Notes since when partitions starve that are not paused; True if one has for too long."""
+        """Notes since when partitions starve; returns True if one has starved for too long.
+
+        Leaves out partitions that are paused.
+        """
         before, begins = self._starving_since, (now, self._taken)
         self._starving_since = {p: before.get(p, begins) for p in starving if p not in self.paused}
         policy = self._policy
@@ -224,8 +228,8 @@ class Flow:
     def _must_pause(self, partition: Partition, share: float, waiting: bool, now: float) -> bool:
         """Returns True if `partition` must be paused so that another partition gets records, too.
 
-        It must once it has had at least `share` of the worker's limits for `starving_s` seconds,
-        while another is `waiting` for too long.
+        It must be paused once it has had at least `share` of the worker's limits for `starving_s`
+        seconds, if `waiting` is True: another partition has starved for too long.
         """
         if not self._over(partition, share):
             self._over_since.pop(partition, None)

@@ -1,4 +1,4 @@
-"""The text in a commit's metadata: the identity of its topic, and the offsets done beyond it."""
+"""The text in a commit's metadata: the partition's origin, the offsets done beyond the position."""
 
 import re
 from base64 import b64encode
@@ -201,7 +201,7 @@ def _parameter(unsettled: int, span: int) -> int:
     """Returns the Rice parameter for which `_bits_max` is smallest.
 
     A parameter greater by 1 lengthens the code of each unsettled offset by one bit, and halves the
-    zeros of all codes together.
+    total number of leading zeros in all codes.
     """
     done = span - unsettled
     return max(0, ((done - 1) // unsettled).bit_length() - 1) if done > 0 else 0

@@ -37,7 +37,7 @@ class GroupPosition(NamedTuple):
 
     @property
     def made_again(self) -> bool:
-        """True if the topic was deleted and created again since: the position is outdated."""
+        """True if the topic was recreated after the commit: the position is outdated."""
         if self.committed is None or self.settled is None:
             return False
         return self.settled.position < self.committed

@@ -273,7 +273,7 @@ class Record:
 
     @property
     def is_first_run(self) -> bool:
-        """True if the next run is the first here: no retry in memory, and no call of `dead`."""
+        """True if the next run is the first since delivery: no retry in memory or `dead` call."""
         first = 1 if self.envelope is None else self.envelope.attempt
         return self.attempt == first and self.on_dead is None
 

@@ -79,7 +79,7 @@ def _not_found(what: str, wanted: str, seen: Iterable[str]) -> str:
 
 
 def spans(places: Iterable[DeadLetterPosition]) -> dict[int, range]:
-    """Returns for each partition the offsets from the first of `places` in it to the last."""
+    """Returns, for each partition, the range from its first offset in `places` to its last one."""
     found: dict[int, range] = {}
     for partition, offset in places:
         known = found.get(partition, range(offset, offset + 1))

@@ -1,4 +1,4 @@
-"""Records that are due, as one transaction takes them."""
+"""The due records that one transaction forwards."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The lag of the whole group, requested by the delay process: each instance has one."""
+"""The lag of the whole group, which the delay process of each instance requests."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future

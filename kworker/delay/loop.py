@@ -1,4 +1,4 @@
-"""The loop of the delay process: polls, forwards due records, pauses, asks the brokers.
+"""The loop of the delay process: polls, forwards, pauses partitions, and queries the brokers.
 
 Over 300 lines, since taking, forwarding and the doubt about a transaction share one state.
 """

@@ -77,8 +77,8 @@ def leaves_ms(written_ms: int, delay_ms: int, due_ms: int, taken_ms: int) -> int
 def next_delay(remaining_ms: int, delays_ms: Collection[int]) -> int:
     """Returns the largest delay that ends before the record is due, or the smallest if none does.
 
-    So a record is late by less than the smallest delay. A delay that ends only slightly after that
-    time is allowed, too, because earlier delays may have ended a little late.
+    So a record is late by less than the smallest delay. A delay that ends slightly after the
+    record is due is allowed, too, because earlier delays may have ended a little late.
     """
     smallest_ms = min(delays_ms)
     slack_ms = min(NEAR_MS, smallest_ms // 10)

@@ -1,4 +1,4 @@
-"""A note in `state_dir`: the group has run, and had positions in these partitions."""
+"""A note in `state_dir` of the partitions in which the group has had committed positions."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping

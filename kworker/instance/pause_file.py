@@ -30,10 +30,11 @@ _BY_MOST = 200  # characters of a name, which may come from another host
 
 
 class PauseFile:
-    """The newest order for each topic, in a file that all processes of an instance read.
+    """A file with the newest order, to pause or to resume, for each topic.
 
-    `kworker pause` and `kworker resume` add orders, and so does the claims thread of each worker,
-    when it learns of them from Redis. The file is changed under a lock, and replaced as a whole.
+    All processes of an instance read it. `kworker pause` and `kworker resume` add orders, and so
+    does the claims thread of each worker, when it learns of them from Redis. The file is changed
+    under a lock, and replaced as a whole.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,7 +99,7 @@ class PauseFile:
 
 
 class WatchedPauses:
-    """The pauses in force, by a file that is read again and again.
+    """The pauses in force, as read from the pause file again and again.
 
     Used by one thread. While the file cannot be read, the pauses that it had before stay in force.
     """
@@ -163,7 +164,7 @@ def decode(content: bytes) -> dict[str, PauseOrder]:
     """
     documents = json.loads(content or b"{}")
     if not isinstance(documents, dict):
-        raise ValueError("expected a JSON object")
+        raise ValueError("a pause file must hold a JSON object")
     found = {topic: _order(document) for topic, document in documents.items()}
     return {topic: order for topic, order in found.items() if order is not None}
 

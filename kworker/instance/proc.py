@@ -1,4 +1,4 @@
-"""Processes in /proc: sizes, busy threads, groups, standard error, order under the OOM killer."""
+"""Facts about processes, read from /proc, and the OOM score of this process."""
 
 import os
 import re

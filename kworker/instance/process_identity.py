@@ -1,4 +1,4 @@
-"""The identity of a process over reuses of its pid, by which others know whether it has ended."""
+"""Process identities, unique even if a pid is reused: they show whether a process has ended."""
 
 import os
 from pathlib import Path

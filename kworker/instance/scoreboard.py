@@ -1,4 +1,4 @@
-"""Shared memory in which workers report to the supervisor, without system calls, never torn."""
+"""Shared memory for workers' reports to the supervisor: no system calls, no torn reads."""
 
 import json
 import mmap

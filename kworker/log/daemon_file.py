@@ -4,9 +4,9 @@ The processes inherit descriptors 1 and 2, and go on writing to a file that is r
 process looks once a second whether another file has the log file's name, and if so opens that one
 instead. The supervisor does the same for files that another program moves (logrotate), and renames
 the file itself when it is large. Nothing is copied or cut, so no line is lost; but for up to a
-second after a renaming, lines still go to the renamed file. The console looks only when it samples:
-its lines may go there for up to five seconds. Writes are appended, a whole line each, so they do
-not mix. A pipe to one writer would cut lines over 4 KiB.
+second after a renaming, lines still go to the renamed file. The console process looks only every
+five seconds, so its lines may go to the renamed file for that long. Writes are appended, a whole
+line each, so they do not mix. A pipe to one writer would cut lines over 4 KiB.
 
 A program that a process has started keeps the file it was given, until it ends: the JVM of Spark,
 and what handlers start.
@@ -67,7 +67,10 @@ class RotatedFile:
         self._look_at = 0.0
 
     def turn(self, now: float, log: LogSettings) -> None:
-        """Renames a file of `log.rotate` bytes or more, once a second; follows the file's name."""
+        """Once a second, renames the file if it has `log.rotate` bytes or more.
+
+        Then opens the file that has the name now, unless the process writes to it already.
+        """
         if self._file.path is None or now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
@@ -104,7 +107,7 @@ def _is_full(path: Path, size_max: int) -> bool:
 
 
 def _rename(path: Path, keep: int) -> None:
-    """Renames the file to `NAME.1`, after `NAME.1` to `NAME.2` and so on; the last is replaced."""
+    """Renames `NAME.1` to `NAME.2` and so on, then the file to `NAME.1`; replaces the last one."""
     names = [path, *(path.with_name(f"{path.name}.{age}") for age in range(1, keep + 1))]
     for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
         if newer.exists():

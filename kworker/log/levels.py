@@ -38,7 +38,7 @@ class LevelsByLogger:
         return {"logger": name, **event} if name else event
 
     def apply_to_logging(self) -> None:
-        """Sets the levels of the loggers of the module `logging`; unsets those that are gone."""
+        """Sets the levels of loggers of `logging`; unsets levels that are no longer configured."""
         for name in _leveled - self._levels.keys():
             logging.getLogger(name).setLevel(logging.NOTSET)
         for name, level in self._levels.items():

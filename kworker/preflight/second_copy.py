@@ -1,4 +1,4 @@
-"""Another copy of an instance: on this host by its lock, on others by the group's members.
+"""Finds other copies of an instance: here by its lock, on other hosts by group members.
 
 The search comes before the first worker joins, so that the second copy is refused. It asks
 Kafka, so the supervisor runs it in a child that ends.

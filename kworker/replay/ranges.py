@@ -203,7 +203,7 @@ class RangeConsumer:
 
         A member of a group needs a new client when it has lost its place in the group for good.
         """
-        raise RuntimeError("a replay is in no consumer group, so it cannot join one again")
+        raise RuntimeError("a replay is not in a consumer group, so it cannot join one again")
 
     def commit(self, positions: Mapping[PartitionId, Committed]) -> None:
         self._client.commit(positions)

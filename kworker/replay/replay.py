@@ -204,8 +204,8 @@ class Replay:
                 self._drain(interrupts, report)
         except Fenced as fenced:
             raise KworkerError(
-                f"another process uses the identity of this replay ({fenced}): end it, then replay"
-                " again"
+                f"another process uses the transactional id of this replay ({fenced}): end it, then"
+                " replay again"
             ) from None
         finally:
             self._end()

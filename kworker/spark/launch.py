@@ -192,7 +192,7 @@ class Launcher:
             " plans it again with fewer records",
             table=sink.table.name,
             records=records,
-            batch_records=records_max,
+            records_limit=records_max,
         )
 
     def _rows(

@@ -104,4 +104,4 @@ class Planner:
 
 
 def _never() -> StreamingQuery:
-    raise AssertionError("the query of a table with wrong settings must not be started")
+    raise AssertionError("a table with wrong settings has no query to start")

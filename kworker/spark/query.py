@@ -215,8 +215,8 @@ class TableQuery:
                 "results differ in size from the estimate; the query restarts with other batch"
                 " limits",
                 table=self.progress.name,
-                records=records,
-                bytes=size,
+                last_batch_records=records,
+                last_batch_bytes=size,
             )
             self.restart()
 

@@ -16,7 +16,7 @@ _LOG = structlog.get_logger()
 class OperatorPauses:
     """Shows the pauses in force in the status, and logs when they begin and end.
 
-    Owned by the supervisor. The workers read the file by themselves.
+    Owned by the supervisor. The workers read the file of pauses by themselves.
     """
 
     def __init__(self, watched: WatchedPauses) -> None:
@@ -25,7 +25,7 @@ class OperatorPauses:
         self._known: Mapping[str, Pause] = {}
 
     def turn(self, now: float) -> None:
-        """Reads the file if it is time for that, and logs what has changed."""
+        """Reads the file of pauses if it is time for that, and logs what has changed."""
         self._topics = self._watched.refresh(now)
         before, self._known = self._known, self._watched.in_force
         for topic, pause in self._known.items():

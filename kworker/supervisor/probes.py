@@ -7,7 +7,7 @@ _READY = ("running", "paused")
 
 
 def why_not_ready(document: Mapping[str, Any]) -> list[str]:
-    """Returns the problems in a status document, or its state. [] if the service is ready.
+    """Returns the reasons in a status document why the service is not ready; [] if it is ready.
 
     It is ready when every worker has joined the group, the brokers answer, and nothing is red.
     """

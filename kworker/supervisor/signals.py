@@ -1,4 +1,4 @@
-"""Signals for the supervisor's loop: a handler records, a descriptor wakes, the loop acts."""
+"""Signals for the supervisor's loop: a handler records them, and a descriptor wakes the loop."""
 
 import signal
 import socket
@@ -34,7 +34,7 @@ class Signals:
             signal.signal(signum, self._record)
 
     def ignore(self) -> None:
-        """Ignores these signals from now on: the exit code is known, and stays.
+        """Ignores signals from now on, so that they cannot change the exit code, which is known.
 
         At its end, Python restores the default actions of signals that have a handler. One more
         Ctrl-C would then end the process with another code.

@@ -143,8 +143,8 @@ def _last_dead_letters(fleet: Fleet) -> list[dict[str, Any]]:
 def _histogram(counters: Mapping[str, int], fields: Sequence[Field]) -> dict[str, Any]:
     """Returns a histogram of durations, with their sum.
 
-    Each number in `counts` is that of the durations up to one bound and above the bound before; the
-    last number is that of the durations above all bounds.
+    Each entry of `counts` is the number of durations that are above the previous bound and not
+    above this entry's bound. The last entry is the number of durations above all bounds.
     """
     *counts, sum_us = (counters[field.name.lower()] for field in fields)
     return {"bounds_s": BOUNDS_S, "counts": counts, "sum_s": sum_us / 1e6}

@@ -55,7 +55,7 @@ def encoded(value: Any) -> bytes | None:
 
 
 def as_message(given: Any) -> Message:
-    """Returns a record for `run`: a message as it is, anything else as the value of one."""
+    """Returns `given` if it is a message, else a message that has `given` as its value."""
     return given if isinstance(given, Message) else message(given)
 
 

@@ -15,8 +15,8 @@ from kworker.dead_letters.dead_letter import DeadLetter
 class PublishedResult:
     """A result in its topic.
 
-    `headers` are those that the handler gave, and a `traceparent` of the record. `table` is that
-    of `Result(table=…)`.
+    `headers` are those that the handler gave, and the record's `traceparent`, if it has one.
+    `table` is the name that the handler gave in `Result(table=…)`.
     """
 
     topic: str

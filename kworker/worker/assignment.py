@@ -156,7 +156,7 @@ class Assignment:
             "topic was deleted and created again; the partition is read from its first offset, not"
             " from the committed position",
             partition=f"{at[0]}/{at[1]}",
-            position=held and held.position,
+            committed_position=held and held.position,
         )
         try:
             return Committed(self._consumer.watermarks(at, ASK_S)[0])
@@ -198,7 +198,7 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if partitions were lost lately: a commit sent before may get this member fenced."""
+        """True if partitions were lost lately: an earlier commit may get this member fenced."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""Intake: records of the client go into ledger and lanes; its events are understood.
+"""Intake: puts the consumer's records into ledgers and lanes, and handles its other events.
 
 One file over 300 lines: every kind of record and event that the client may deliver.
 """
@@ -227,7 +227,7 @@ class Intake:
                 if not self._policy.is_source(source.topic):
                     topic = source.topic
                     raise Forged(
-                        f"the header kworker-source names {topic}, which is not a source topic"
+                        f"the header kworker-source names {topic}, which this service does not read"
                     )
             except Forged as forged:
                 self._end_early(

@@ -228,8 +228,8 @@ class OrphanedRuns:
     def _may_return(self, run: Record) -> bool:
         """Returns True if the outcome of an ended run may be used when its record is redelivered.
 
-        Not so once the redelivery has begun: earlier records of the key may run again by then, and
-        must not run after this one.
+        Returns False once the redelivery has begun: earlier records of the key may run again by
+        then, and must not run after this one.
         """
         if run.outcome is NOT_ATTEMPTED:
             return False

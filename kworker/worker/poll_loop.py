@@ -1,6 +1,6 @@
 """The poll loop of a worker: takes records, hands them over, settles, publishes, commits.
 
-Over 300 lines: one thread owns all of this, and its state and revokes are here.
+One file over 300 lines, since one thread owns all of this: the loop's state and the revokes.
 """
 
 import math
@@ -245,7 +245,10 @@ class PollLoop:
         self.note_brokers(answer=bool(ends), rejection=rejection)
 
     def note_brokers(self, *, answer: bool, rejection: str = "") -> None:
-        """Notes whether the brokers answered the last request; if not, perhaps with a reason."""
+        """Notes whether the brokers answered the last request.
+
+        `rejection` says why not, if brokers have turned the client away.
+        """
         reason = rejection or "no broker answers; what is in hand waits"
         self._silence = "" if answer else reason
         if answer:

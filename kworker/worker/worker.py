@@ -185,8 +185,8 @@ class Worker:
     def _open(self, handlers: Handlers) -> bool:
         """Has the handlers' event loop await every `open`; returns False if a drain begins.
 
-        Writes no heartbeat meanwhile, so that the supervisor finds an `open` that blocks the loop
-        for ever. It finds an `__init__` that blocks in the same way.
+        Writes no heartbeat meanwhile. By this, the supervisor finds an `open` that blocks the loop
+        for ever, just as it finds an `__init__` that blocks for ever.
         """
         opening = handlers.open(self._config.workers.handler_timeout)
         opening.add_done_callback(lambda _: os.write(self._wakes_fd, b"\0"))
@@ -373,9 +373,9 @@ class Worker:
                 if not loop.assignment.lost_lately:
                     raise
                 _LOG.warning(
-                    "Kafka refused this worker as fenced, probably not for another process, but for"
-                    " its own commit, which it sent before it lost its partitions and which came"
-                    " late; it joins the group again",
+                    "Kafka fenced this worker, probably not because of another process: a commit"
+                    " that the worker sent before it lost its partitions came late; it joins the"
+                    " group again",
                     error=str(fenced),
                 )
                 loop.rejoin("fenced, probably by a late commit from before partitions were lost")

@@ -13,8 +13,6 @@ from tests.support.spark_service import SLOW_S, Job, Service
 from tests.support.tables import Reader, spark_table
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)
-
 PLAIN = spark_table("orders", schema="order_id BIGINT")
 
 
@@ -139,7 +137,7 @@ def test_a_job_ends_when_its_jvm_is_killed(survived: Survived) -> None:
     assert survived.exit_without_jvm == 1
     assert survived.failed["state"] == "failed"
     assert survived.failed["reason"] == (
-        "Spark's JVM has ended (signal 9): the job ends, too; a supervisor starts it again"
+        "Spark's JVM has ended (signal 9), so the job ends; its supervisor starts it again"
     )
 
 
@@ -163,7 +161,7 @@ def test_a_schema_change_is_refused_with_the_reset_command(survived: Survived) -
     told = survived.said_on_change.splitlines()
     [line] = [line for line in told if line.startswith("kworker: ")]
     assert line == (
-        "kworker: spark.tables[orders].schema: column order_id is bigint in the table, and string"
+        "kworker: spark.tables[orders].schema: column order_id is bigint in the table, but string"
         " in the rows: change it back, or name another path, and fill that with kworker spark reset"
         " --table orders --from earliest"
     )

@@ -1,4 +1,4 @@
-"""Dead letters on a terminal: the table of groups, and one in full."""
+"""Shows dead letters on a terminal: a table of their groups, or one dead letter in full."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence

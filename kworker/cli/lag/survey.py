@@ -48,12 +48,12 @@ class TopicLag:
 
     @property
     def records(self) -> int | None:
-        """The number of offsets from the group's positions on; None without the topic."""
+        """The number of offsets from the group's positions on; None if the topic is missing."""
         return sum(each.position.behind for each in self.partitions) if self.exists else None
 
     @property
     def unfinished(self) -> int | None:
-        """The number of offsets that the group will still run; None without the topic."""
+        """The number of offsets that the group will still run; None if the topic is missing."""
         return sum(each.position.unfinished for each in self.partitions) if self.exists else None
 
     @property

@@ -38,7 +38,7 @@ def _may_exist(path: Path) -> bool:
 
 
 def _elsewhere(pid: int, target: str) -> str:
-    """Returns a clause about the lines of a process whose standard error is no file."""
+    """Returns the part of a message that says where a process logs to, if not to a file."""
     if target.startswith("socket:") and (unit := journal_options(pid)):
         return f"its lines are in the journal: journalctl {unit} -o cat -n 50 -f"
     if target.startswith("pipe:"):

@@ -61,10 +61,10 @@ def plan(
 
     Example: [bold]kworker plan --rate 2000/s --handler-time 50ms --p99 400ms[/bold]
 
-    The number of handlers that run at once is the rate times the handler time (Little's law). The
-    most that one process does is what it did in the benchmark of kworker, on two cores. Handlers
-    that use the CPU need more processes than that: the threads of one process share a core. So this
-    is an estimate; kworker lag shows whether it holds.
+    The number of handlers that run at once is the rate times the handler time (Little's law). One
+    process is assumed to do at most as many records a second as it did in kworker's benchmark, on
+    two cores. Handlers that use the CPU need more processes than estimated, because the threads of
+    one process share a core. When the service runs, kworker lag shows whether the estimate holds.
 
     If there is a kworker.toml, its guarantee, idempotency, ordering and limits count, and the
     command says which rate it allows now. Processes are those of all hosts together.

@@ -86,7 +86,7 @@ def _measured(config: Config | None) -> Measured:
 
 
 def _defaults() -> Settings:
-    """Returns the settings of a service that leaves all to kworker."""
+    """Returns the settings of a service that sets only the required keys."""
     needed = {"name": "service", "source": {"topics": ["source"]}, "kafka": {"common": {}}}
     return Settings.model_validate(needed)
 

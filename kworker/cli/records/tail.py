@@ -66,7 +66,7 @@ LinesOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record, read once: the client must not be asked twice for its headers."""
+    """A record and its headers: the client must be asked for the headers of a record only once."""
 
     raw: RawMessage
     headers: HeaderList

@@ -84,8 +84,8 @@ def try_(
 
     Example: [bold]kworker try orders:3:1042[/bold], or [bold]kworker try order.json --pdb[/bold]
 
-    Nothing is written to Kafka or Redis and no position changes; what the handler itself does
-    is done. A record of the dead-letter, requeue or a delay topic runs as the source record
+    Nothing is written to Kafka or Redis and no position changes, except by the handler's own
+    code. A record of the dead-letter, requeue or a delay topic runs as the source record
     that it was. Exit code 1 means that the handler raised. With source.tombstones = "skip",
     nothing is run for a record without a value.
     """

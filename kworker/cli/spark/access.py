@@ -1,4 +1,4 @@
-"""Access for the commands that change tables: the section, a table, the job's lease."""
+"""What commands that change tables need: the `[spark]` section, a table, the job's lease."""
 
 import time
 from collections.abc import Iterator

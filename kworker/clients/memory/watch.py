@@ -1,4 +1,4 @@
-"""The questions to Kafka in memory that the delay process asks."""
+"""The requests of the delay process about topics, answered by Kafka in memory."""
 
 from collections.abc import Iterable
 

@@ -43,7 +43,7 @@ def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
     offsets, commits = _batches(folder, "offsets"), _batches(folder, "commits")
     if commits and (not offsets or commits[-1] > offsets[-1]):
         batch = commits[-1]
-        raise Damaged(f"{folder}/offsets/{batch} is missing, though batch {batch} was written")
+        raise Damaged(f"{folder}/offsets/{batch} is missing, although Spark finished this batch")
     if not offsets:
         return None
     if commits:
@@ -96,7 +96,7 @@ def _identity(folder: Folder) -> str:
     path = f"{folder}/metadata"
     found = parse_object(path, read_text(folder, "metadata"))
     if not isinstance(name := found.get("id"), str):
-        raise Damaged(f"{path} does not hold the id of the query")
+        raise Damaged(f"{path} has no query id of Spark")
     return name
 
 

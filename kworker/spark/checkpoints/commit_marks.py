@@ -1,4 +1,4 @@
-"""The mark that a job leaves in each commit of a table, and the decisions made by it. Pure."""
+"""The mark that a job leaves in each commit of a table, and the decisions based on it. Pure."""
 
 import json
 from collections.abc import Mapping

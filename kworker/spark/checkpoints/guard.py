@@ -114,8 +114,8 @@ class Guard:
         if keeps_state():
             raise Damaged(
                 f"another job has written to the table, so the checkpoint {folder} no longer"
-                " fits it: the state of the table's aggregations is in that job's checkpoint"
-                " only. A reset computes this state again from all results",
+                " fits it: only that job's checkpoint has the present state of the table's"
+                " aggregations. A reset of this one computes the state again from all results",
                 "earliest",
             )
         merged = is_merged(self._table)
@@ -212,5 +212,5 @@ def _check_group(folder: Folder, found: Checkpoint | None, committed: Mapping[in
     raise Damaged(
         f"the checkpoint {folder} is older than the table, or the positions of the table's consumer"
         f" group were changed: in partition {part} the checkpoint ends at offset"
-        f" {reached.get(part, 0):,}, and the group is at {at:,}; reset the checkpoint"
+        f" {reached.get(part, 0):,}, but the group's position is {at:,}; reset the checkpoint"
     )

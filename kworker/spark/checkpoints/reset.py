@@ -70,11 +70,11 @@ class Reset:
 
     @property
     def trusted(self) -> int:
-        """The largest possible number of skipped results that the table perhaps does not have.
+        """The highest possible number of results that are taken to be in the table without proof.
 
-        These results are before the positions that the table's consumer group has committed, so the
-        reset takes them to be in the table. But the old checkpoint does not prove it, and a person
-        may have moved the group's positions.
+        The query will not read these results, since they are before the positions that the table's
+        consumer group has committed. But the old checkpoint does not prove that they are in the
+        table, and a person may have moved the group's positions.
         """
         return sum(max(0, (move.current.committed or 0) - at) for move, at in self._proven())
 

@@ -222,10 +222,10 @@ def added_columns(have: StructType, want: StructType) -> list[AddedColumn]:
     of_rows = {field.name.casefold(): field for field in want.fields}
     for name, field in of_table.items():
         if name not in of_rows:
-            raise ValueError(f"the table has a column {field.name}, which the rows do not have")
+            raise ValueError(f"the table has a column {field.name}, but the rows do not")
         if not _same_type(field.dataType, of_rows[name].dataType):
             new, old = of_rows[name].dataType.simpleString(), field.dataType.simpleString()
-            raise ValueError(f"column {field.name} is {old} in the table, and {new} in the rows")
+            raise ValueError(f"column {field.name} is {old} in the table, but {new} in the rows")
     previous = [None, *want.names]
     return [
         AddedColumn(field, after)
@@ -241,8 +241,8 @@ class Repartitioned(ValueError):
 def check_partitions(have: Sequence[str], want: Sequence[str]) -> None:
     """Raises Repartitioned if the partition columns differ: a table can only have one layout."""
     if [name.casefold() for name in have] != [name.casefold() for name in want]:
-        in_table, given = ", ".join(have) or "nothing", ", ".join(want) or "nothing"
-        raise Repartitioned(f"the table is partitioned by {in_table}, and partition_by has {given}")
+        in_table, given = ", ".join(have) or "nothing", ", ".join(want) or "empty"
+        raise Repartitioned(f"the table is partitioned by {in_table}, but partition_by is {given}")
 
 
 # Iceberg has no shorter integers.

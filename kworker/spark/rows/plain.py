@@ -1,7 +1,8 @@
-"""Plain results: parsed and written as JSON again, they give their own text. So nothing is lost.
+"""Plain results: their text stays the same if it is parsed and written as JSON again.
 
-To compare the texts costs less than to check each value by the module `values`, as is done for all
-other results. It suffices for columns of most types.
+If both texts are equal, the parser has lost nothing. To compare the texts costs less than to check
+each value by the module `values`, as is done for all other results. The comparison suffices for
+columns of most types.
 """
 
 import json

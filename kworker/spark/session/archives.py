@@ -1,4 +1,4 @@
-"""The archives that tables need and pyspark does not bring."""
+"""The jar files that tables need and that pyspark does not include."""
 
 import re
 from collections.abc import Callable, Iterable

@@ -2,10 +2,11 @@
 
 Half the work of a starting job is to read, check and link 18,000 classes. The JVM can write
 them to a file when it ends ("class data sharing"), which takes 17 seconds and 190 MB, once; from
-then on a start takes three seconds less. A file fits one Java, one set of archives and one set of
-options: the JVM itself refuses any other. Only the second run with the same three writes it. The
-first leaves a note in the cache for that run: where the cache does not last, as in a container, no
-run should wait for a file that is thrown away.
+then on a start takes three seconds less. A file only fits the Java, the jar files and the JVM
+options with which it was written: the JVM refuses a file that does not fit. The first run with such
+a combination only leaves a note in the cache folder. The second run finds the note, and writes the
+file. So if the cache folder does not last, as in a container, no run waits for a file that is
+thrown away.
 """
 
 import hashlib

@@ -59,8 +59,8 @@ def check_jvm() -> None:
         )
     signal_or_exit_code = _how(jvm.returncode)
     raise JvmGone(
-        f"Spark's JVM has ended ({signal_or_exit_code}): the job ends, too; a supervisor starts it"
-        " again"
+        f"Spark's JVM has ended ({signal_or_exit_code}), so the job ends; its"
+        " supervisor starts it again"
     )
 
 

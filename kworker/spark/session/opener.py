@@ -1,4 +1,4 @@
-"""The job's session: starts with classes that an earlier JVM saved, if any; may save its own."""
+"""Opens the job's Spark session, whose JVM may load saved classes, or save them when it ends."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -97,9 +97,9 @@ def _keeps_positions(table: TableSettings) -> bool:
 def _archive_settings(spark: SparkSettings, archives: Iterable[Path]) -> dict[str, str]:
     """The settings that tell Spark where the jar files are.
 
-    They are on the class path if Spark has only this process's JVM. Otherwise they are in
-    `spark.jars`, which Spark copies at each start to a temporary folder; a kill leaves that folder
-    behind.
+    The jar files are on the class path if Spark has only this process's JVM. Otherwise they are in
+    `spark.jars`: then Spark copies them to a temporary folder at each start, and a kill leaves that
+    folder behind.
     """
     paths = [str(path) for path in archives]
     if not has_own_jvm(spark):

@@ -193,10 +193,12 @@ class Examiner:
             table=self._table.name,
             results=len(failing),
             file=file,
-            first=first.source,
-            reason=first.reason,
+            first_source=first.source,
+            first_reason=first.reason,
         )
-        raise ResultsSetAside(f"{len(failing)} results are set aside in {file}: {first.reason}")
+        raise ResultsSetAside(
+            f"{len(failing)} results are not in the table but in {file}: {first.reason}"
+        )
 
     def _count(self, found: int, records: int) -> None:
         if found < records or self._progress.rows != self._rows:
@@ -205,7 +207,8 @@ class Examiner:
         self._set_aside_in_row += found
         if self._set_aside_in_row > SET_ASIDE_MAX:
             raise TransformFails(
-                f"{self._table.transform} fails on all of the last {self._set_aside_in_row} results"
+                f"{self._table.transform} fails on all of the last {self._set_aside_in_row}"
+                " results, so it is at fault itself"
             )
 
 

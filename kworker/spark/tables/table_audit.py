@@ -42,9 +42,9 @@ def refusal(table: TableSettings) -> str:
 def audit_tables(
     config: Config, scope: TableAuditScope, progress: Callable[[str], None]
 ) -> Iterator[AuditedTable]:
-    """Audits each configured table, in a Spark session of its own.
+    """Audits the configured tables one by one, in a single Spark session made for the audit.
 
-    Blocks while Spark reads the topic and the table. Raises KworkerError if Spark fails.
+    Blocks while Spark reads the topic and a table. Raises KworkerError if Spark fails.
     """
     spark = config.spark
     if spark is None:
@@ -105,9 +105,10 @@ def _fault(table: TableSettings) -> str:
 def _results(
     session: SparkSession, config: Config, table: TableSettings, scope: TableAuditScope
 ) -> DataFrame:
-    """Counts the `results` of each place; `written` is True if the table must have a row there.
+    """Returns a row for each place in the results topic; `_fault` explains what a place is.
 
-    For places see `_fault`.
+    The column `results` has the number of results at this place. The column `written` is True if
+    the table must have a row for the place.
     """
     begins = {number: span.start for number, span in scope.results.items()}
     ends = {number: span.stop for number, span in scope.results.items()}

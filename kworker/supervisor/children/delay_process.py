@@ -1,4 +1,4 @@
-"""The delay process as a child: forked after the workers, and again after each death."""
+"""The delay process as a child: forked after the workers, and again whenever it has died."""
 
 import signal
 import time

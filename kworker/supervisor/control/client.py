@@ -1,4 +1,4 @@
-"""The commands' end of the control socket."""
+"""The client of the control socket, which kworker's commands use."""
 
 import json
 import os

@@ -20,8 +20,9 @@ class CompletionQueue:
 
     `add` does not wake the thread that waits in `take`, because waking costs more than adding.
     `wake` does, and is called once after several records. Records that are added without `wake` are
-    returned by the next call of `take`. `new_times` makes the place where a thread that adds
-    records counts how long they waited for their handlers, and how long these ran.
+    returned by the next call of `take`. A thread that measures handlers calls `new_times` for an
+    object of its own. In this object it counts how long records waited for their handlers, and how
+    long the handlers ran.
     """
 
     def __init__(self) -> None:

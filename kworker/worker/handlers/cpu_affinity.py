@@ -129,7 +129,11 @@ class CpuAffinity:
             self._looked = (now, usage)
 
     def _better(self, cpu: int, now: float) -> int | None:
-        """Returns an idle CPU, now and then, while another process uses `cpu`; else None."""
+        """Returns an idle CPU if another process uses `cpu`, too; else None.
+
+        Compares the CPUs every `compare_s` seconds, and returns None in between. A random choice
+        decides whether to return the idle CPU, since the other process may move there, too.
+        """
         policy = self._policy
         if self._compared is None:
             self._compared = (now, self._load())

@@ -1,4 +1,4 @@
-"""Classes of handlers: what kworker calls of them beside `__call__`, and what it refuses."""
+"""Handler classes: their methods beside `__call__`, and the classes that kworker refuses."""
 
 import inspect
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from kworker.worker.handlers.unfit_handler import Definition
 class _Hook:
     """A method that a handler class may have beside `__call__`.
 
-    `instead` ends the advice in the error if this method is `async def` and `__call__` is not.
+    If this method is `async def` and `__call__` is not, kworker refuses the class with an error.
+    `instead` is then the last part of the error's advice.
     """
 
     name: str
@@ -32,7 +33,7 @@ _HOOKS = (
 
 
 def check_class(definition: Definition, found: type) -> None:
-    """Raises UnfitHandler if a class cannot be created, or has methods that cannot be called.
+    """Raises UnfitHandler if kworker cannot create an instance of a class, or call its methods.
 
     `definition` describes the `def` line of the class's method `__call__`.
     """
@@ -74,6 +75,6 @@ def _check_hook(definition: Definition, hook: _Hook, method: Any) -> None:
     except TypeError:
         line = f"async {hook.line}" if is_async else hook.line
         raise definition.refusal(
-            f"has a method {hook.name} that takes other arguments than kworker gives",
+            f"has a method {hook.name} that does not take the arguments that kworker passes",
             f"write: {line}",
         ) from None

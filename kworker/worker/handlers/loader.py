@@ -1,4 +1,4 @@
-"""The loading of the user's handlers: imported, and each class instantiated once."""
+"""Loads the user's handlers: imports them, and instantiates each class once."""
 
 import importlib
 import inspect

@@ -32,7 +32,7 @@ class LoopWatch:
 
     If the loop does not answer, and one task runs all the time, the watch logs where that task is.
     A loop that is late because many tasks have work for it is not blocked. While handlers run, the
-    watch costs one callback in `LOOK_EVERY_S`.
+    watch costs at most one callback every `LOOK_EVERY_S` seconds.
     """
 
     def __init__(self, loop: HandlerLoop, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,14 +95,15 @@ class _RunningTask:
 
 
 def _no_task() -> None:
-    """Stands for a callback, which is no task."""
+    """Replaces the weak reference to a task if the loop runs a callback instead of a task."""
 
 
 def blocking_place(innermost: FrameType | None) -> str:
     """Returns file, line and function of the user's code that runs; "" if none runs.
 
-    That is the innermost frame outside of kworker, Python and installed packages. If the handler
-    itself is in a package, it is the handler's frame: the outermost one in a package.
+    This is the innermost frame whose file is not of kworker, Python or an installed package. If
+    the handler itself is in a package, there may be no such frame. Then the outermost frame in a
+    package is returned, which is the handler's.
     """
     handlers = None
     for frame in _outwards(innermost):

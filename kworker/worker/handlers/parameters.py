@@ -49,9 +49,9 @@ def function_of(found: Any) -> Any:
 
 
 def method_of(found: type, name: str) -> Any:
-    """Returns a class's method, bound as if an instance had it; None if there is no such method.
+    """Returns a class's method, bound to a plain object; None if there is no such method.
 
-    No instance is made, because its `__init__` may open connections.
+    No instance of the class is made, because its `__init__` may open connections.
     """
     holders = [vars(base) for base in found.__mro__ if name in vars(base)]
     method: Any = holders[0][name] if holders else None
@@ -106,7 +106,7 @@ def _check_number(
         )
     if len(names) > 2:
         raise definition.refusal(
-            f"has {len(names)} parameters without a default: {', '.join(names)}",
+            f"needs {len(names)} arguments ({', '.join(names)}), but kworker passes 2 at most",
             f"write: {definition.of_messages}, or {definition.built(*names[:2])}; give the others"
             " defaults",
         )
@@ -119,7 +119,7 @@ def _read(definition: Definition, function: Any, parameter: inspect.Parameter) -
         if origin in _LISTS:
             several = f"{parameter.name}: list[Message]" if origin is hint else written
             raise definition.refusal(
-                f"takes a list ({written}), but is no batch handler",
+                f"takes a list ({written}), but is not marked as a batch handler",
                 f"write @batch() above it: {definition.of(several)}",
             )
         return Parameter(parameter.name, written, hint)

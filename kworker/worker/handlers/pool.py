@@ -1,4 +1,4 @@
-"""The face of every pool of handlers, as dispatch and the isolated process use it."""
+"""The interface of every pool of handlers, which dispatch and the isolated process use."""
 
 from collections import deque
 from collections.abc import Callable, Collection

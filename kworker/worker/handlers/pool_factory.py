@@ -28,8 +28,8 @@ def make_pool(
 ) -> HandlerPool:
     """Makes the pool that fits the handlers: threads, an event loop, or batches on either.
 
-    Batches wait on `clock`, in seconds. Handlers on an event loop must have been opened. `tracing`
-    puts spans around their runs.
+    `clock`, in seconds, measures how long a batch waits for more records. Handlers on an event loop
+    must have been opened. `tracing` puts spans around the runs of handlers.
     """
     timeout_s, attempts = config.workers.handler_timeout, len(config.retry.delays) + 1
     made = (handlers, encoder, timeout_s, attempts)

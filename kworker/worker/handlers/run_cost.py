@@ -1,4 +1,4 @@
-"""The cost of a record in handler threads, and the size and number of runs that follow from it."""
+"""The cost of a record in handler threads, and the number of records to hand them at a time."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,8 @@ class _Sample:
 class RunCost:
     """The cost of a record, learned from the runs that threads measure.
 
-    Any thread adds a measurement; the poll thread alone learns from the last one, and reads.
+    Here, a run is the work on records that a thread gets at a time. Any thread adds measurements.
+    Only the poll thread calls `learn`, which uses the last measurement, and reads the cost.
     """
 
     def __init__(self, threads: int) -> None:
@@ -49,7 +50,7 @@ class RunCost:
 
     @property
     def run_size(self) -> int:
-        """The number of records that a run shall have."""
+        """The number of records to hand to a thread in one run."""
         return max(1, min(RUN_MOST, int(_RUN_S / self._known.record_s)))
 
     @property
@@ -59,7 +60,7 @@ class RunCost:
 
     @property
     def computes(self) -> bool:
-        """True if handlers are cheap and mostly compute, so that they wait for each other."""
+        """True if handlers are cheap and mostly compute, so that threads wait for each other."""
         return self.cheap and self._known.computing > _COMPUTING
 
     @property

@@ -72,7 +72,7 @@ class HandlerSignature:
 
 
 def read_signature(reference: str, found: Any) -> HandlerSignature:
-    """Returns what a function, class or instance takes, without a call of any.
+    """Returns the parameters that a function, class or instance takes, without calling it.
 
     Raises UnfitHandler if kworker cannot call it with a record.
     """

@@ -44,7 +44,7 @@ def describe_unfit(value: Any, index: int) -> str:
 
 
 def describe_not_finite(value: Any, index: int) -> str:
-    """Returns the path of the NaN or infinity in a result, which must hold one."""
+    """Returns the path of the NaN or infinity in a result that holds one."""
     path, part = _innermost(value, holds_not_finite, index, _parts)
     return f"{path} is {part if isinstance(part, float) else 'nan'}, which JSON cannot hold"
 

@@ -16,10 +16,10 @@ _PLAINER = {"unexpected_keyword_argument": "no such field"}
 
 
 class ValueType:
-    """A dict, dataclass or pydantic model that a handler takes, or None beside one of them.
+    """The type that a handler takes: a dict, dataclass or pydantic model `X`, or `X | None`.
 
     A dict or dataclass is built from a JSON object that has exactly its fields and their types; a
-    model is built by its own rules. A null value fits only `Order | None`.
+    model is built by its own rules. A null value fits only `X | None`.
     """
 
     def __init__(self, annotation: Any) -> None:

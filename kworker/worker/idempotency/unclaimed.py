@@ -1,4 +1,4 @@
-"""The claims of a service without idempotency."""
+"""The replacement for the client of claims in a service without idempotency."""
 
 from collections.abc import Collection, Iterable
 

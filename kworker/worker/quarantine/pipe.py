@@ -74,7 +74,7 @@ def frame(message: PipeMessage) -> bytes:
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     if len(data) > FRAME_BYTES_MAX:
         raise OverflowError(
-            f"a message of {len(data)} bytes cannot be sent; the limit is {FRAME_BYTES_MAX} bytes"
+            f"a message for the pipe has {len(data)} bytes; the limit is {FRAME_BYTES_MAX} bytes"
         )
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
@@ -96,8 +96,8 @@ class Frames:
             length = int.from_bytes(received[:_LENGTH_BYTES], "little")
             if length > FRAME_BYTES_MAX:
                 raise ProtocolError(
-                    f"a message of {length} bytes is announced, but the limit is {FRAME_BYTES_MAX}"
-                    " bytes; has a handler written into the pipe?"
+                    f"the pipe announces a message of {length} bytes, but the limit is"
+                    f" {FRAME_BYTES_MAX} bytes; has a handler written into the pipe?"
                 )
             end = _LENGTH_BYTES + length
             if len(received) < end:

@@ -315,8 +315,9 @@ class Quarantine:
         if not counted.convicted:
             _LOG.warning(
                 f"record {name} ended the isolated process in which it ran alone ({end.how}): death"
-                f" {suspect.deaths} of {limit}{' or a few more' if suspect.unsure else ''}, of"
-                " which the last makes it a dead letter; until then it runs again later"
+                f" {suspect.deaths}; it becomes a dead letter after {limit}"
+                f"{', or a few more, since a cause is uncertain' if suspect.unsure else ''};"
+                " until then it runs again later"
             )
             return
         _LOG.error(

@@ -79,7 +79,9 @@ class RetryDecider:
         if failure.kind != "unavailable":
             decision = self._policy.decide(failure, record.attempt)
         elif self._circuit(record).raised(record, failure.name, now):
-            self._log.retried(record, failure, "it waits until that is available", now)
+            self._log.retried(
+                record, failure, "the record waits until its dependency is available", now
+            )
             return inf
         else:
             decision = self._policy.again(PROBE_EVERY_S, record.attempt)
@@ -154,7 +156,12 @@ class RetryDecider:
         if not self._breaker.died(now):
             held = self._held.setdefault(record.partition, deque())
             held.append(_Held(record, failure, reason))
-            self._log.retried(record, failure, f"{reason}; held, since the breaker is open", now)
+            self._log.retried(
+                record,
+                failure,
+                f"no dead letter yet ({reason}): held, since the dead-letter breaker is open",
+                now,
+            )
             return inf
         if self._breaker.open:
             _LOG.error(

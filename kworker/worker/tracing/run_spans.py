@@ -38,8 +38,8 @@ class RunSpans:
     """Makes the span of each run of a handler. Stateless and thread-safe.
 
     While a run lasts, its span is the current one of the thread or task, so that spans that the
-    handler makes are its children. From its begin on, the record's `traceparent` names the span, so
-    that whatever is published of the run carries it.
+    handler makes are its children. Once the run begins, the record's header `traceparent` names the
+    span. So all outputs of the run carry this header.
     """
 
     def __init__(self, tracer: Tracer, group: str) -> None:
@@ -51,7 +51,7 @@ class RunSpans:
     def of_run(self, record: Record) -> Iterator[None]:
         """Opens the span of a record's run, a child of the span that the record's header names.
 
-        A call of the handler's `dead` gets no span: the one of the run that failed is current.
+        A call of the handler's `dead` gets no span of its own: the failed run's span is current.
         """
         parent = _context_of(record)
         if record.on_dead is not None:

@@ -97,8 +97,8 @@ def test_a_column_added_to_the_schema_is_added_where_it_stands() -> None:
 @pytest.mark.parametrize(
     ("want", "why"),
     [
-        (columns(a="string"), "column a is bigint in the table, and string in the rows"),
-        (columns(b="long"), "the table has a column a, which the rows do not have"),
+        (columns(a="string"), "column a is bigint in the table, but string in the rows"),
+        (columns(b="long"), "the table has a column a, but the rows do not"),
     ],
 )
 def test_any_other_change_of_columns_is_refused(want: StructType, why: str) -> None:
@@ -109,13 +109,13 @@ def test_any_other_change_of_columns_is_refused(want: StructType, why: str) -> N
 
 @pytest.mark.parametrize(
     ("want", "by"),
-    [([], "nothing"), (["b"], "b"), (["b", "a"], "b, a"), (["a", "b", "c"], "a, b, c")],
+    [([], "empty"), (["b"], "b"), (["b", "a"], "b, a"), (["a", "b", "c"], "a, b, c")],
 )
 def test_another_partitioning_is_refused(want: list[str], by: str) -> None:
     """As folders they are nested, so their order counts; how they are spelt does not."""
     check_partitions(["a", "B"], ["A", "b"])
     with pytest.raises(
-        Repartitioned, match=f"^the table is partitioned by a, B, and partition_by has {by}$"
+        Repartitioned, match=f"^the table is partitioned by a, B, but partition_by is {by}$"
     ):
         check_partitions(["a", "B"], want)
 

@@ -210,7 +210,7 @@ REFUSED = [
     ),
     (
         "def notify(a, b, c): ...",
-        "has 3 parameters without a default: a, b, c",
+        "needs 3 arguments (a, b, c), but kworker passes 2 at most",
         f"write: {MESSAGE}, or def notify(a: dict, b: Message); give the others defaults",
     ),
     (
@@ -281,12 +281,12 @@ REFUSED = [
     ),
     (
         "def notify(orders: list[Order]): ...",
-        "takes a list (orders: list[Order]), but is no batch handler",
+        "takes a list (orders: list[Order]), but is not marked as a batch handler",
         "write @batch() above it: def notify(orders: list[Order])",
     ),
     (
         "def notify(orders: list): ...",
-        "takes a list (orders: list), but is no batch handler",
+        "takes a list (orders: list), but is not marked as a batch handler",
         "write @batch() above it: def notify(orders: list[Message])",
     ),
     (
@@ -347,17 +347,17 @@ REFUSED = [
     ),
     (
         f"class notify:\n    async def open(self, url): ...\n    async {CALL.strip()}\n",
-        "has a method open that takes other arguments than kworker gives",
+        "has a method open that does not take the arguments that kworker passes",
         "write: async def open(self)",
     ),
     (
         f"class notify:\n    def close(self, wait): ...\n{CALL}",
-        "has a method close that takes other arguments than kworker gives",
+        "has a method close that does not take the arguments that kworker passes",
         "write: def close(self)",
     ),
     (
         f"class notify:\n    def dead(self, message): ...\n{CALL}",
-        "has a method dead that takes other arguments than kworker gives",
+        "has a method dead that does not take the arguments that kworker passes",
         "write: def dead(self, message: Message, error: BaseException)",
     ),
 ]
