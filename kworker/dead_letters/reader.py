@@ -52,7 +52,7 @@ class DeadLetters:
     def spans(self, selection: Selection) -> dict[int, range]:
         """Returns the offsets to read for a selection.
 
-        Raises UsageError for positions outside the topic.
+        Raises UsageError if the selection names an offset that the topic does not hold.
         """
         if selection.sources or not selection.places:
             return self._bounds

@@ -197,8 +197,8 @@ class DelayLoop:
             why = f"another process took the transactional id {self._fences.name}"
             _LOG.warning(
                 f"another process took the transactional id {self._fences.name}; does another"
-                " copy of the service use this instance? The delay process takes the id back in"
-                f" {rest_s:g} s; due records wait until then"
+                " copy of the service run with the same `instance`? The delay process takes the id"
+                f" back in {rest_s:g} s; due records wait until then"
             )
         self._problems["producer"] = f"cannot forward ({why}); due records wait"
 

@@ -64,7 +64,7 @@ class PrintedLines:
 
 
 def capture(logger: Any) -> None:
-    """Makes events of what this process prints. Called at the start of a process.
+    """Turns what this process prints into log lines. Called at the start of a process.
 
     `logger` must not write to `sys.stdout` or `sys.stderr`, but to `real_stderr()`.
     """

@@ -49,7 +49,7 @@ def identify(**fields: Any) -> None:
 
 
 def capture_prints(log: LogSettings) -> None:
-    """Makes events of what this process prints, if its log is JSON. Called once, after a fork."""
+    """If the log is JSON, turns what this process prints into log lines. Once, after a fork."""
     if not _is_for_people(log):
         printed.capture(_own_loggers(log)("print"))
 

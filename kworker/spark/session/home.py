@@ -1,4 +1,4 @@
-"""The folder of Spark."""
+"""The folder in which Spark is installed."""
 
 import os
 from pathlib import Path

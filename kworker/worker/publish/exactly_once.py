@@ -371,8 +371,8 @@ class ExactlyOnce:
         self._not_before = now + foreign.rest_s
         _LOG.warning(
             f"another process took the transactional id {name}; does another copy of the service"
-            f" use this instance? This worker takes the id back in {foreign.rest_s:g} s and"
-            f" writes the aborted records again; if the id is taken {foreign.most} times in a"
+            f" run with the same `instance`? This worker takes the id back in {foreign.rest_s:g} s"
+            f" and writes the aborted records again; if the id is taken {foreign.most} times in a"
             " short time, the service ends",
             taken=f"{foreign.nth} of {foreign.most}",
         )
