@@ -8,8 +8,8 @@ from kworker.config.model import Config
 from kworker.core.duration import format_duration
 from kworker.core.wear import WornOut, reason
 from kworker.instance import exit_plan
+from kworker.instance.hand import Held
 from kworker.instance.proc import CpuSample, rss_bytes
-from kworker.instance.scoreboard import Held
 from kworker.instance.scoreboard_fields import Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import ExitRequest, WorkerProcess

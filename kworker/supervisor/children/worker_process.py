@@ -11,8 +11,9 @@ from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAga
 from kworker.core.wear import Wear, WearPolicy
 from kworker.instance.child import exit_text, send_signal
 from kworker.instance.exit_plan import ExitPlan
+from kworker.instance.hand import Held
 from kworker.instance.proc import CpuSample
-from kworker.instance.scoreboard import Held, Slot
+from kworker.instance.scoreboard import Slot
 from kworker.instance.scoreboard_fields import Field
 
 # Exits by signals that come from outside to end the process, never from a handler's crash.

@@ -9,7 +9,7 @@ from typing import ClassVar, NoReturn
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed
 from kworker.core.record import Partition, Record
-from kworker.instance.scoreboard import Hand
+from kworker.instance.hand import Hand
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.invocation import AsyncInvoke

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import ClassVar, NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
-from kworker.instance.scoreboard import Hand
+from kworker.instance.hand import Hand
 from kworker.log.running import HERE
 from kworker.worker.handlers.async_pool import SLACK_S
 from kworker.worker.handlers.batch_buffer import BatchBuffers

@@ -9,7 +9,7 @@ from kworker.core.batch import NOT_ATTEMPTED, NotAttempted
 from kworker.core.bisection import Bisection, PartOutcomes
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
-from kworker.instance.scoreboard import Hand
+from kworker.instance.hand import Hand
 from kworker.log.running import HERE, TASK
 from kworker.worker.handlers.batch_call import BatchPart, await_handler, call_handler
 from kworker.worker.handlers.completions import CompletionQueue

@@ -10,7 +10,7 @@ from typing import NoReturn
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.outcome import Failed, Results
 from kworker.core.record import Partition, Record
-from kworker.instance.scoreboard import Hand
+from kworker.instance.hand import Hand
 from kworker.log.running import HERE
 from kworker.worker.handlers.completions import CompletionQueue, HandlerTimes
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy

@@ -12,8 +12,9 @@ from kworker.core.suspects import Blame, ProcessEnd
 from kworker.host import oom_kills
 from kworker.instance.child import exit_text, send_signal
 from kworker.instance.exit_plan import ExitPlan, for_stuck_process
+from kworker.instance.hand import Held
 from kworker.instance.proc import rss_bytes
-from kworker.instance.scoreboard import Held, Scoreboard
+from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.quarantine.pipe import (
     Frames,
     HandlersReady,

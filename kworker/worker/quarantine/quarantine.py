@@ -24,7 +24,8 @@ from kworker.core.suspects import (
     Trial,
     TrialPolicy,
 )
-from kworker.instance.scoreboard import Held, hands_of
+from kworker.instance.hand import Held
+from kworker.instance.scoreboard import hands_of
 from kworker.worker.quarantine.isolated_process import COMMAND, ExitedProcess, IsolatedProcess
 from kworker.worker.quarantine.known_suspects import KnownSuspects
 from kworker.worker.quarantine.pipe import (

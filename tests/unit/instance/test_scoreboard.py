@@ -8,7 +8,8 @@ import pytest
 from kworker.core.durations import BOUNDS_S
 from kworker.core.phase import Phase
 from kworker.core.record import Partition
-from kworker.instance.scoreboard import Held, RecentLetter, Scoreboard, Text
+from kworker.instance.hand import Held
+from kworker.instance.scoreboard import RecentLetter, Scoreboard, Text
 from kworker.instance.scoreboard_fields import DEAD_BY_REASON, RUN_TIMES, WAIT_TIMES, Field
 from kworker.worker.retries.policy import FINAL
 
