@@ -145,7 +145,7 @@ def _hint(definition: Definition, function: Any, parameter: inspect.Parameter) -
     except NameError as missing:
         module = scope.get("__name__", "its module")
         raise definition.refusal(
-            f"takes {_written(parameter)}, and {module} has no {missing.name}",
+            f"takes {_written(parameter)}, but {module} does not define {missing.name}",
             f"define or import {missing.name} at the top of {module}, not in a function, nor under"
             " TYPE_CHECKING",
         ) from None

@@ -25,9 +25,9 @@ class ClaimClient:
     """Requests claims in Redis for records before their handlers run. Only `drain` blocks.
 
     Owned by the poll thread. A record is in this client's care from `claim` until `turn`, `take` or
-    `withdraw` returns it. Only one record of a lane (the queue of one key) is in its care at a
-    time. So no record holds a claim while it waits for another claim, and two workers cannot
-    deadlock.
+    `withdraw` returns it. Of a lane (the queue of one key), only the first record is in its care.
+    Otherwise a later record could hold its claim while the first one waits for a claim that another
+    worker holds, and two workers could wait for each other.
     """
 
     def __init__(

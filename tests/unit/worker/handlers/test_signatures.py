@@ -245,7 +245,7 @@ REFUSED = [
     ),
     (
         "def notify(order: 'Ordr'): ...",
-        "takes order: Ordr, and {module} has no Ordr",
+        "takes order: Ordr, but {module} does not define Ordr",
         "define or import Ordr at the top of {module}, not in a function, nor under TYPE_CHECKING",
     ),
     (
