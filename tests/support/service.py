@@ -432,13 +432,14 @@ def stop(process: psutil.Process) -> None:
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """SIGSTOP, until the block ends."""
+    """SIGSTOP, until the block ends; it may be killed in the block."""
     process = psutil.Process(pid)
     stop(process)
     try:
         yield
     finally:
-        process.resume()
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 @contextmanager
