@@ -103,9 +103,9 @@ class _Stderr:
 class _Forward(logging.Handler):
     """Passes the log lines of Python's module `logging` on to structlog.
 
-    Libraries and the user's handlers write their lines with that module. If a line
-    cannot be formatted, `logging` reports it on standard error. Nothing is raised, since a log line
-    must not fail the record.
+    Libraries and the user's handlers write their lines with that module. If a line cannot be
+    formatted, `logging` reports it on standard error. Nothing is raised, since a log line must not
+    fail the record.
     """
 
     def __init__(self, make_logger: Callable[[str], Any]) -> None:
