@@ -2,7 +2,7 @@
 
 `python -m bench.document REPORT.json SCALE.json`: the files that `make bench` and `make scale`
 wrote. The page is `bench/performance.md`, with a table in the place of each `{{ name }}`. The
-figures are kept beside the plots, so that page and plots can be made again.
+figures are kept beside the plots: without arguments, page and plots are made of them again.
 """
 
 import argparse
@@ -302,14 +302,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("report", type=Path, help="what `make bench ARGS='--json FILE'` wrote")
-    parser.add_argument("scale", type=Path, help="what `make scale ARGS='--json FILE'` wrote")
+    parser.add_argument(
+        "files",
+        type=Path,
+        nargs="*",
+        metavar="FILE",
+        help="what `make bench ARGS='--json FILE'` wrote, and what `make scale` did; without them"
+        " the figures of the page that is there",
+    )
     options = parser.parse_args(arguments)
-    report = json.loads(options.report.read_text())
-    report["scale"] = json.loads(options.scale.read_text())
     folder = PAGE.with_suffix("")
-    folder.mkdir(exist_ok=True)
-    (folder / KEPT).write_text(json.dumps(report, indent=1) + "\n")
+    kept = folder / KEPT
+    match options.files:
+        case []:
+            report = json.loads(kept.read_text())
+        case [bench, scale]:
+            report = json.loads(bench.read_text()) | {"scale": json.loads(scale.read_text())}
+            folder.mkdir(exist_ok=True)
+            kept.write_text(json.dumps(report, indent=1) + "\n")
+        case _:
+            parser.error("give both files, or none")
     for kind in PLOTTED:
         plots.PLOTS[kind](report, folder / f"{kind}.svg")
     PAGE.write_text(page(report, TEMPLATE.read_text()))

@@ -128,6 +128,12 @@ def test_page_plots_and_figures_are_written_together(
     (tmp_path / "scale.json").write_text(json.dumps(scale))
     document.main([str(tmp_path / "bench.json"), str(tmp_path / "scale.json")])
     folder = tmp_path / "performance"
+    made = {path: path.read_bytes() for path in [*folder.iterdir(), tmp_path / "performance.md"]}
+    for path in made:
+        if path.name != document.KEPT:
+            path.unlink()
+    document.main([])
+    assert {path: path.read_bytes() for path in made} == made
     assert {path.name for path in folder.iterdir()} == {
         document.KEPT,
         *(f"{kind}.svg" for kind in document.PLOTTED),
@@ -137,3 +143,9 @@ def test_page_plots_and_figures_are_written_together(
         kept, document.TEMPLATE.read_text()
     )
     assert ">records<" in (folder / "scale.svg").read_text()
+
+
+def test_one_file_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        document.main(["bench.json"])
+    assert "give both files, or none" in capsys.readouterr().err
