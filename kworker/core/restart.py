@@ -1,4 +1,4 @@
-"""The restart of dead processes: back-off and the crash-loop limit."""
+"""The restart of dead processes: back-off, the limit of failed starts, series of crashes."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,6 +13,10 @@ class RestartPolicy:
     first_delay_s: float = 1.0
     longest_delay_s: float = 30.0
     failed_starts_max: int = 5  # deaths in a row before the first poll, other than by SIGKILL
+    crashes_at_once: int = 2  # of a series, the first after which records run in the worker itself
+    crash_calm_s: float = 120.0  # a worker that lives longer ends a series of crashes
+    isolate_first_s: float = 60.0
+    isolate_longest_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +106,34 @@ class RestartHistory:
         if in_series or self._backoff.active or self._failed_starts:
             return self._backoff.failed(life_s)
         return 0.0
+
+
+class CrashSeries:
+    """Decides, at each death of a worker, for how long the next one isolates all of its records.
+
+    As a rule a worker dies of a record that it is running, and this record is isolated. But what a
+    handler leaves behind, such as a thread of a native library, may crash the process when its
+    record has ended. Nothing shows which one that was, and until it is committed it is delivered
+    again, to the next worker. So after some crashes in a row all records are isolated for a while:
+    then the worker does not die, and commits the record.
+    """
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._crashes = 0
+        self.isolate_s = 0.0  # for the next worker; 0 if it isolates suspects only
+
+    def ended(self, life_s: float, *, crashed: bool) -> None:
+        """Notes the death of a worker. What is no crash neither counts nor ends a series.
+
+        A life counts as long only beyond the time in which its records were isolated.
+        """
+        policy = self._policy
+        if life_s > self.isolate_s + policy.crash_calm_s:
+            self._crashes, self.isolate_s = 0, 0.0
+        if not crashed:
+            return
+        self._crashes += 1
+        if (beyond := self._crashes - policy.crashes_at_once) > 0:
+            longer = self.isolate_s * 2 if beyond > 1 else policy.isolate_first_s
+            self.isolate_s = min(longer, policy.isolate_longest_s)

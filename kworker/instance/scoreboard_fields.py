@@ -27,6 +27,7 @@ class Field(IntEnum):
     STALLED_MS = auto()  # since the pool last finished a record, while it had any or could have
     HANDLERS = auto()  # runs of handlers that may go on at once: threads, or coroutines
     ACCEPT = auto()  # set by the supervisor, cleared by the worker: dead-letter what is held
+    ISOLATE_S = auto()  # set by the supervisor at the start: all records are isolated for so long
     # Counters, added to the totals when the worker is reaped.
     CONSUMED = auto()
     DONE = auto()

@@ -94,6 +94,10 @@ class Dispatch:
         """Starts the claims thread, if idempotency is configured."""
         self._claims.start()
 
+    def isolate_all(self, seconds: float) -> None:
+        """Makes all records suspects, for so many seconds from the first assignment on."""
+        self._quarantine.isolate_all(seconds)
+
     # -- the poll loop's questions ----------------------------------------------------
 
     @property

@@ -310,6 +310,7 @@ class Worker:
         intake, had = make_intake(config), GroupNote(config.state_dir).positions()
         role = Role(slot.number, reader, watch.identities, intake, had=had, began=self._began)
         loop = make_poll_loop(config, role, pool, handlers, limits)
+        loop.dispatch.isolate_all(slot.words[Field.ISOLATE_S])
         reporter = StatusReporter(slot, loop, watch, limits)
         loop.assignment.beat = partial(self._beat, reporter)
         self._guard.install(pool)

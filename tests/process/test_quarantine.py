@@ -459,6 +459,19 @@ def test_an_idle_isolated_process_ends(
     ward.until(lambda: ward.cell is None)
 
 
+def test_all_records_are_suspects_for_a_time_from_the_first_assignment(
+    bench: Callable[..., Bench],
+):
+    """The journal stays empty, so that only what kills the isolated process is written there."""
+    quarantine, record = bench().ward, a_record(a_partition(), 0)
+    quarantine.isolate_all(60)
+    seen = []
+    for now, force in ((10, False), (100, True), (159, False), (160, False), (170, True)):
+        quarantine.refresh(now, force=force)
+        seen.append((quarantine.has_suspects, quarantine.is_suspect(record)))
+    assert seen == [(False, False), (True, True), (True, True), (False, False), (False, False)]
+
+
 def test_no_isolated_process_starts_without_suspects(bench: Callable[..., Bench]):
     ward = bench()
     ward.turn()

@@ -45,6 +45,21 @@ def test_records_in_hand_at_a_crash_become_suspects_at_once(service: Service, ho
     assert "worker 0 had 2 unfinished records, which may have caused its end" in service.said()
 
 
+@pytest.mark.parametrize(("how", "seconds"), [(3, [0, 0, 60]), (-signal.SIGKILL, [0, 0, 0])])
+def test_the_third_crash_in_a_row_isolates_all_records(
+    service: Service, how: int, seconds: list[int]
+):
+    """Nothing in hand did it, or it would be isolated by now. A kill comes from outside."""
+    service.write(behaviour={"0": {"die_later": how, "tell_isolation": True}})
+    service.start()
+    told = service.folder / "isolates"
+    eventually(lambda: told.exists() and len(told.read_text().split()) >= len(seconds) + 1)
+    found = [int(line) for line in told.read_text().split()]
+    assert found[: len(seconds) + 1] == [0, *seconds]
+    event = "; all its records run in an isolated process for 60 s then"
+    assert (event in service.said()) == (how == 3)
+
+
 # To whom which signal goes.
 ENDS = {
     "rolling restart": ("service", signal.SIGUSR2),

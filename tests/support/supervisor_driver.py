@@ -134,6 +134,9 @@ def fake_worker(config: Config, slot: Slot, lifeline_fd: int) -> int:
         births.seek(0)
         born_before = any(line.startswith(f"{slot.number} ") for line in births)
         births.write(f"{slot.number} {os.getpid()} {time.monotonic()}\n")
+    if behaviour.get("tell_isolation"):
+        with (config.state_dir / "isolates").open("a") as isolates:
+            isolates.write(f"{slot.words[Field.ISOLATE_S]}\n")
     if behaviour.get("once") and born_before:
         behaviour = {}
     if behaviour.get("tell_suspects"):

@@ -182,6 +182,7 @@ class Fleet:
     def _start(self, worker: WorkerProcess, now: float) -> None:
         slot = self._board.slots[worker.number]
         slot.begin(0, time.monotonic_ns())
+        slot.words[Field.ISOLATE_S] = int(worker.isolate_s)
         worker.slot = slot
         config = self._config
         try:
@@ -265,6 +266,8 @@ class Fleet:
         nth = f", {answer.failed_starts} of {failed_max}" if answer.failed_starts else ""
         event = f"worker {worker.number} exited ({cause}) after {life_s:.1f} s"
         event += f"; next start {when}{nth}"
+        if worker.isolate_s:
+            event += f"; all its records run in an isolated process for {worker.isolate_s:g} s then"
         _LOG.warning(event, worker=worker.number, in_hand=death.in_hand)
         return None
 

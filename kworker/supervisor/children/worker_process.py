@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Literal, NamedTuple
 
 from kworker.core.phase import Phase
-from kworker.core.restart import GiveUp, RestartHistory, RestartPolicy, StartAgain
+from kworker.core.restart import CrashSeries, GiveUp, RestartHistory, RestartPolicy, StartAgain
 from kworker.core.wear import Wear, WearPolicy
 from kworker.instance.child import exit_text, send_signal
 from kworker.instance.exit_plan import ExitPlan
@@ -40,6 +40,7 @@ class Death:
     exit_request: ExitRequest
     suspects: tuple[Held, ...]  # the records that may have caused this death
     why: Literal["crash", "timeout"]  # the kind of suspicion
+    crashed: bool  # the process, or what it ran, ended it: not a signal from outside, nor SIGKILL
 
 
 class Totals(NamedTuple):
@@ -72,6 +73,7 @@ class WorkerProcess:
         self.cpu_sample: CpuSample | None = None  # the first of two, while the worker is silent
         self._policy = policy
         self._history = RestartHistory(policy)
+        self._crashes = CrashSeries(policy)
         self._ended_unplanned = False  # the last end
         self._started = 0.0
         self._exit_plan = ExitPlan()
@@ -89,6 +91,11 @@ class WorkerProcess:
         The reasons are a restart, a reload, `memory` and `max_records`.
         """
         return max(self.lives - 1 - self.restarts, 0)
+
+    @property
+    def isolate_s(self) -> float:
+        """The seconds for which the next process isolates all records; see `CrashSeries`."""
+        return self._crashes.isolate_s
 
     @property
     def phase(self) -> Phase:
@@ -165,6 +172,7 @@ class WorkerProcess:
             exit_request=self.exit_request,
             suspects=self._suspects(code),
             why="timeout" if self.exit_request is ExitRequest.ABORT else "crash",
+            crashed=self.polled and self._crashed(code) and code != -signal.SIGKILL,
         )
         self.pid = None
         self._samples.clear()  # the next life counts from 0
@@ -174,6 +182,7 @@ class WorkerProcess:
     def plan_restart(self, death: Death, now: float) -> StartAgain | GiveUp:
         """Decides by the earlier deaths in this slot when to start again, or to give up."""
         self._ended_unplanned = True
+        self._crashes.ended(death.life_s, crashed=death.crashed)
         killed = death.code == -signal.SIGKILL
         answer = self._history.died(
             now=now, life_s=death.life_s, polled=death.polled, killed=killed
@@ -186,6 +195,7 @@ class WorkerProcess:
     def start_afresh(self, now: float) -> None:
         """Makes the next start due at once, and forgets earlier deaths."""
         self._history = RestartHistory(self._policy)
+        self._crashes = CrashSeries(self._policy)
         if not self.alive:
             self.start_at = now
 
@@ -227,10 +237,12 @@ class WorkerProcess:
         """Returns the records that may have caused this death; none if the end was intended."""
         if self.exit_request is ExitRequest.ABORT:
             return tuple(held for held in self.slot.held() if held in self._stuck_on)
-        crashed = self.exit_request is ExitRequest.NONE and code not in _INTENDED_EXITS
-        if not crashed or self.slot.phase is Phase.GONE:
-            return ()
-        return tuple(self.slot.held())
+        return tuple(self.slot.held()) if self._crashed(code) else ()
+
+    def _crashed(self, code: int) -> bool:
+        """Returns True if the process did not end itself, and nobody asked it to end."""
+        intended = self.exit_request is not ExitRequest.NONE or code in _INTENDED_EXITS
+        return not intended and self.slot.phase is not Phase.GONE
 
     def _request_exit(self, request: ExitRequest, exit_plan: ExitPlan) -> None:
         self.exit_request = request

@@ -15,6 +15,9 @@ class NoQuarantine:
     def refresh(self, now: float, *, force: bool = False) -> None:
         """Does nothing, because there is no crash journal."""
 
+    def isolate_all(self, seconds: float) -> None:
+        """Does nothing. A worker alone is told to isolate all records."""
+
     def is_suspect(self, record: Record) -> bool:  # noqa: ARG002 - of any record
         return False
 

@@ -5,6 +5,7 @@ One class and over 300 lines, since all of it is the life of that process and of
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import count
+from math import inf
 from pathlib import Path
 
 import structlog
@@ -75,6 +76,9 @@ class Quarantine:
         self._backoff = Backoff(_FIRST_S, _LONGEST_S, _CALM_S)
         self._problem = ""
         self._accepting = True
+        self._isolate_s = 0.0  # from the first assignment on
+        self._isolate_until = -inf
+        self._isolates_all = False
 
     # -- known suspects ---------------------------------------------------------------
 
@@ -85,15 +89,22 @@ class Quarantine:
         reads the suspects of other instances from Redis, if suspects are shared.
         """
         self._known.refresh(now, force=force)
+        if force and self._isolate_s:
+            self._isolate_until, self._isolate_s = now + self._isolate_s, 0.0
+        self._isolates_all = now < self._isolate_until
+
+    def isolate_all(self, seconds: float) -> None:
+        """Makes all records suspects, for so many seconds from the first assignment on."""
+        self._isolate_s = seconds
 
     @property
     def has_suspects(self) -> bool:
         """True if any record is a suspect. Only then must `is_suspect` be called for records."""
-        return bool(self._known)
+        return self._isolates_all or bool(self._known)
 
     def is_suspect(self, record: Record) -> bool:
         """Returns True if the record is a suspect, so that it must not run in the worker's pool."""
-        return record in self._known
+        return self._isolates_all or record in self._known
 
     def settled(self, records: Iterable[Record]) -> None:
         """Removes these records from the suspects, because all their outputs are durable."""

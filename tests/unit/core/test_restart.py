@@ -1,9 +1,17 @@
 """Back-off and the crash-loop limit have the numbers of the default RestartPolicy."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.restart import Backoff, GiveUp, RestartHistory, RestartPolicy, StartAgain
+from kworker.core.restart import (
+    Backoff,
+    CrashSeries,
+    GiveUp,
+    RestartHistory,
+    RestartPolicy,
+    StartAgain,
+)
 
 POLICY = RestartPolicy()
 
@@ -97,3 +105,29 @@ def test_a_backoff_doubles_to_its_maximum_and_resets_when_calm():
     backoff = Backoff(1, 30, calm_s=60)
     assert [backoff.failed(5) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
     assert backoff.failed(61) == 1
+
+
+@pytest.mark.parametrize(
+    ("lives", "isolate_s"),
+    [
+        ([(5, True)] * 2, 0),  # the records in hand are suspects, and found
+        ([(5, True)] * 3, 60),
+        ([(5, True)] * 5, 240),
+        ([(170, True)] * 3, 0),  # each ends a series
+        ([*[(5, True)] * 3, (170, True)], 120),  # of those 60 s were isolated
+        ([*[(5, True)] * 3, (190, True)], 0),
+        ([*[(5, True)] * 3, (190, True), *[(5, True)] * 2], 60),
+        ([(5, True), (5, False), (5, True), (5, False), (5, True)], 60),
+        ([*[(5, True)] * 3, (5, False)], 60),  # that life was cut short
+        ([(5, False)] * 9, 0),
+        ([(5, True)] * 30, 3600),
+    ],
+)
+def test_a_series_of_crashes_isolates_all_records_for_a_while(
+    lives: list[tuple[float, bool]], isolate_s: float
+):
+    """What a record left behind crashes the process after its end: no record in hand did it."""
+    series = CrashSeries(POLICY)
+    for life_s, crashed in lives:
+        series.ended(life_s, crashed=crashed)
+    assert series.isolate_s == isolate_s
