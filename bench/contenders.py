@@ -55,15 +55,15 @@ NO_OP = (
     Contender("consume-default", "raw consume(500), librdkafka's defaults", part=ALL),
     Contender("poll", "raw poll(), tuned", part=ALL),
     Contender("consume", "raw consume(500), tuned", part=ALL),
-    Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",)),
-    Contender("pool-waits", "the same, written another way", ("poll",)),
-    _rival("quix", "quix", "Quix Streams", "no_op", 0.25),
-    _rival("arroyo", "arroyo", "arroyo, serial", "no_op", 0.25),
+    Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",), part=0.12),
+    Contender("pool-waits", "the same, written another way", ("poll",), part=0.12),
+    _rival("quix", "quix", "Quix Streams", "no_op", 0.15),
+    _rival("arroyo", "arroyo", "arroyo, serial", "no_op", 0.15),
     _rival(
-        "aiokafka", "aiokafka", "aiokafka, tasks without order", "no_op", 0.25, concurrency=TASKS
+        "aiokafka", "aiokafka", "aiokafka, tasks without order", "no_op", 0.15, concurrency=TASKS
     ),
     _rival(
-        "faststream", "faststream", "FastStream, a record a call", "no_op", 0.01, variables=SINGLE
+        "faststream", "faststream", "FastStream, a record a call", "no_op", 0.006, variables=SINGLE
     ),
     _rival(
         "faststream",
@@ -73,7 +73,7 @@ NO_OP = (
         0.5,
         variables=BATCH,
     ),
-    _rival("celery", "celery", "Celery with Redis, without order", "no_op", 0.005),
+    _rival("celery", "celery", "Celery with Redis, without order", "no_op", 0.0015),
     _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.25, variables=BY_KEY),
     _rival(
         PARALLEL,
@@ -88,7 +88,7 @@ NO_OP = (
         "kworker, no-op, key order, commits",
         ("poll", *POOLS, *FRAMEWORKS),
         "no_op",
-        part=ALL,
+        part=0.6,
     ),
     Contender(
         "kworker-retries",
@@ -96,7 +96,7 @@ NO_OP = (
         ("kworker",),
         "no_op",
         retries=5_000,
-        part=ALL,
+        part=0.6,
     ),
     Contender(
         "kworker-partitions",
@@ -104,27 +104,34 @@ NO_OP = (
         ("kworker",),
         "no_op",
         ordering="partition",
-        part=ALL,
+        part=0.6,
     ),
 )
 
 RESULTS = (
-    Contender("kworker-results", "kworker, a result produced for each", ("poll", *POOLS), "result"),
+    Contender(
+        "kworker-results",
+        "kworker, a result produced for each",
+        ("poll", *POOLS),
+        "result",
+        part=0.25,
+    ),
     Contender(
         "kworker-exactly-once",
         "the same, exactly once",
         ("kworker-results",),
         "result",
         exactly_once=True,
+        part=0.25,
     ),
-    _rival("quix", "quix-decoded", "Quix, JSON and a result", "decoded", 0.15),
-    _rival("arroyo", "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.15),
+    _rival("quix", "quix-decoded", "Quix, JSON and a result", "decoded", 0.1),
+    _rival("arroyo", "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.05),
     _rival(
         "aiokafka",
         "aiokafka-decoded",
         "aiokafka, JSON and a result",
         "decoded",
-        0.15,
+        0.08,
         concurrency=TASKS,
     ),
     _rival(
@@ -132,7 +139,7 @@ RESULTS = (
         "faststream-decoded",
         "FastStream, the same in batches",
         "decoded",
-        0.05,
+        0.03,
         variables=BATCH,
     ),
     _rival(
@@ -140,7 +147,7 @@ RESULTS = (
         "parallel-decoded",
         "Parallel Consumer, JSON and a result",
         "decoded",
-        0.15,
+        0.05,
         concurrency=PRODUCING,
         variables=BY_KEY,
     ),
@@ -149,13 +156,14 @@ RESULTS = (
         "kworker, JSON and a result",
         ("poll", *POOLS, "quix-decoded", "arroyo-decoded", "parallel-decoded"),
         "decoded",
+        part=0.2,
     ),
     _rival(
         "quix",
         "quix-exactly-once",
         "Quix, the same exactly once",
         "decoded",
-        0.15,
+        0.1,
         exactly_once=True,
     ),
     _rival(
@@ -163,7 +171,7 @@ RESULTS = (
         "parallel-exactly-once",
         "Parallel Consumer, transactional",
         "decoded",
-        0.1,
+        0.04,
         concurrency=PRODUCING,
         variables=BY_KEY,
         exactly_once=True,
@@ -174,6 +182,7 @@ RESULTS = (
         ("kworker-decoded", "quix-exactly-once", "parallel-exactly-once"),
         "decoded",
         exactly_once=True,
+        part=0.2,
     ),
 )
 
@@ -187,7 +196,11 @@ def _waiting(
 WAITING = (
     _waiting("threads", "64 bare threads, 10 ms, no Kafka", concurrency=WAIT_THREADS),
     _waiting(
-        "pool-sleeps", "hand-written pool of 64, 10 ms each", "threads", concurrency=WAIT_THREADS
+        "pool-sleeps",
+        "hand-written pool of 64, 10 ms each",
+        "threads",
+        concurrency=WAIT_THREADS,
+        part=0.5,
     ),
     _waiting(
         "arroyo-wait",
@@ -196,6 +209,7 @@ WAITING = (
         concurrency=WAIT_THREADS,
         handler="wait",
         rival="arroyo",
+        part=0.5,
     ),
     _waiting(
         "celery-wait",
@@ -204,7 +218,7 @@ WAITING = (
         concurrency=WAIT_THREADS,
         handler="wait",
         rival="celery",
-        part=0.2,
+        part=0.05,
     ),
     _waiting(
         "parallel-wait",
@@ -214,6 +228,7 @@ WAITING = (
         handler="wait",
         rival=PARALLEL,
         variables=BY_KEY,
+        part=0.5,
     ),
     _waiting(
         "kworker-wait",
@@ -237,7 +252,7 @@ WAITING = (
         "threads-256",
         "256 bare threads, 10 ms, no Kafka",
         concurrency=MANY_THREADS,
-        part=4.0,
+        part=3.0,
         loop="threads",
     ),
     _waiting(
@@ -245,14 +260,14 @@ WAITING = (
         "kworker, 256 threads, 10 ms each",
         "threads-256",
         concurrency=MANY_THREADS,
-        part=4.0,
+        part=3.0,
         handler="wait",
     ),
 )
 
 
 def _tasks(name: str, what: str, *beside: str, concurrency: int = TASKS, **more: Any) -> Contender:
-    return Contender(name, what, beside, concurrency=concurrency, part=0.2, **more)
+    return Contender(name, what, beside, concurrency=concurrency, part=0.12, **more)
 
 
 TASKS_WAITING = (
@@ -305,14 +320,14 @@ TASKS_WAITING = (
 )
 
 CLAIMS = (
-    Contender("set-nx", "raw poll(), one SET NX a record", part=0.025),
+    Contender("set-nx", "raw poll(), one SET NX a record", part=0.012),
     Contender(
-        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.25
+        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.12
     ),
 )
 
 
-DISTURBED = 0.15  # share of the records in each topic of keys of their own
+DISTURBED = 0.1  # share of the records in each topic of keys of their own
 OTHERS = 1 - 1 / HOT_EVERY
 
 

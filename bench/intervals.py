@@ -19,7 +19,7 @@ from bench.paced import PACED, PER_SECOND, Pace, pace
 from bench.place import Place
 from bench.topic import count_records, ends
 
-CHOICES = ("50ms", "100ms", "200ms", "500ms", "1s", "2s")
+CHOICES = ("50ms", "200ms", "500ms", "2s")
 OFFSETS = "__consumer_offsets"
 QUICK_CHOICES = ("50ms", "200ms", "2s")
 KILL_WITHIN_S = 2.0  # after the begin of a phase of twice as long

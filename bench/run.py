@@ -49,7 +49,7 @@ class Size:
 STOLEN = 0.02  # of all CPU time
 TRIES = 3
 
-FULL = Size(5, 3, 2_000_000, 64_000, 5.0, 300_000, 1.0, 3, intervals.CHOICES)
+FULL = Size(5, 3, 2_000_000, 64_000, 5.0, 300_000, 0.5, 3, intervals.CHOICES)
 QUICK = Size(1, 1, 400_000, 12_800, 2.0, 300_000, 0.2, 1, intervals.QUICK_CHOICES)
 
 
