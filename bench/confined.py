@@ -20,7 +20,7 @@ class Limit(Protocol):
     """A memory limit, in bytes, for a process and its children."""
 
     name: str
-    environment: dict[str, str]
+    environment: ClassVar[dict[str, str]]
 
     def enter(self) -> None:
         """Called in the child, before it becomes the program."""

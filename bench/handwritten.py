@@ -85,21 +85,22 @@ def pool_waits(consumer: Consumer, records: int, threads: int, handle: Callable)
             for future in finished:
                 future.result()  # raises what the handler has raised
             done += len(batch)
-            if batch:
-                consumer.commit(asynchronous=done < records)
             if done >= records:
+                consumer.commit(asynchronous=False)
                 return time.perf_counter() - started
+            if batch:
+                consumer.commit(asynchronous=True)
             batch = consumer.consume(CHUNK, 0.1)
 
 
 def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
     """Handles one record at a time, after `SET NX` of the order's key in Redis."""
-    message = _first(consumer)[0]
+    message: Message | None = _first(consumer)[0]
     started = time.perf_counter()
     done = 0
     while True:
         if message is not None:
-            order = json.loads(message.value())
+            order = json.loads(message.value() or b"")
             if redis.set(f"{group}:{order['order_id']}", "1", nx=True, ex=86_400):
                 no_op(message)
             done += 1

@@ -115,9 +115,10 @@ def _joined(place: Place, run: str, environment: dict[str, str]) -> tuple[float,
 
     def observe(result: Message, delay_ms: float) -> None:
         source = dict(result.headers() or ())["kworker-source"]
+        assert isinstance(source, bytes)
         partition = int(source.split(b"/")[1])
         delays_ms[partition].append(delay_ms)
-        processes[partition].add(json.loads(result.value())["process"])
+        processes[partition].add(json.loads(result.value() or b"")["process"])
 
     began: list[float] = []
     with ours.started_at_the_end(place, run, PACED, environment), ExitStack() as second:

@@ -57,7 +57,7 @@ class Pace:
             written = due
             for message in self._reader.consume(PER_SECOND, LOOK_S):
                 # A repeated result is none that is awaited.
-                at = written_at.pop(json.loads(message.value())["order_id"], None)
+                at = written_at.pop(json.loads(message.value() or b"")["order_id"], None)
                 if at is None:
                     continue
                 delays_ms.append((time.monotonic() - at) * 1000)

@@ -22,7 +22,7 @@ from bench.handwritten import NO_OP_THREADS
 from bench.place import ROOT, Place, Stolen, servers
 from bench.stages import STAGES
 from bench.topic import TOPIC, Group, fill
-from bench.watched import Broken
+from bench.watched import SLOWEST, START_S, Broken
 
 RECORDS = 2_000_000
 LOOK_S = 0.05
@@ -66,7 +66,7 @@ def measure(place: Place, run: str, service: ours.Service, records: int) -> Prof
 
 def _reports(report: Path, records: int) -> Iterator[dict[str, Any]]:
     """Each report that was written while records were done."""
-    last, deadline = -1, time.monotonic() + ours.START_S + records / 1000
+    last, deadline = -1, time.monotonic() + START_S + records / SLOWEST
     while last < records:
         if time.monotonic() > deadline:
             raise Broken(f"{max(last, 0):,} of {records:,} records are done at the deadline")

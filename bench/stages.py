@@ -100,7 +100,7 @@ def install(report: Path) -> None:
             due = now + WRITE_EVERY_S
             _write(report, loop.stats().done)
 
-    PollLoop.turn = written  # type: ignore[method-assign]
+    PollLoop.turn = written  # type: ignore[method-assign, assignment]
 
 
 def _timed(stage: Stage) -> Callable[..., Any]:

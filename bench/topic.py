@@ -208,10 +208,10 @@ def count_records(servers: str, topic: str, *, committed: bool = True) -> int:
         found = 0
         while left:
             for record in consumer.consume(10_000, 1.0):
-                if record.error() is None:
+                if (error := record.error()) is None:
                     found += 1
-                elif record.error().code() == KafkaError._PARTITION_EOF:
-                    left.pop(record.partition(), None)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.pop(record.partition() or 0, None)
     finally:
         consumer.close()
     return found
