@@ -21,7 +21,7 @@ class CircuitOpen(NamedTuple):
 
 
 class Isolate(NamedTuple):
-    """The record was running when its worker died, so it runs in an isolated process."""
+    """The record was running when its worker died, or all are isolated: it runs in isolation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Admission:
 
     Owned by the poll thread. A lane is the queue of one key. Reasons against a run are checked in
     this order: an operator has rejected the record, the circuit breaker of its handler is open, a
-    run from an earlier assignment still occupies the lane, the record is a suspect (it was in hand
-    when its worker died).
+    run from an earlier assignment still occupies the lane, the record must be isolated (it was in
+    hand when its worker died, or all records are isolated for now).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Admission:
             self._decider.circuit_open
             or self._rejections.any
             or self._orphans
-            or self._quarantine.has_suspects
+            or self._quarantine.isolates_any
         )
 
     def decide(self, record: Record) -> Decision:
@@ -75,7 +75,7 @@ class Admission:
             return CIRCUIT_OPEN
         if self._orphans and (orphan := self._orphans.match(record)) is not None:
             return orphan
-        return ISOLATE if self._quarantine.is_suspect(record) else RUN
+        return ISOLATE if self._quarantine.isolates(record) else RUN
 
     def rejected(self, record: Record) -> Failure | None:
         """Returns the failure of a record that an operator rejected; None for any other record."""

@@ -95,7 +95,7 @@ class Dispatch:
         self._claims.start()
 
     def isolate_all(self, seconds: float) -> None:
-        """Makes all records suspects, for so many seconds from the first assignment on."""
+        """Isolates all records, suspects or not, for so many seconds from the first assignment."""
         self._quarantine.isolate_all(seconds)
 
     # -- the poll loop's questions ----------------------------------------------------

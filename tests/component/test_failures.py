@@ -877,13 +877,13 @@ def test_a_revoke_releases_the_claim_of_a_rejected_record(
 class OneCell:
     """A ward whose cell runs its suspect until the test has it die."""
 
-    has_suspects, problem = True, ""
+    isolates_any, problem = True, ""
 
     def __init__(self) -> None:
         self.runs: list[Record] = []
         self.waits: list[Record] = []
 
-    def is_suspect(self, record: Record) -> bool:
+    def isolates(self, record: Record) -> bool:
         return record.raw.value() == b"suspect"
 
     def add(self, records: Iterable[Record]) -> None:

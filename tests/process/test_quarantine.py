@@ -205,7 +205,7 @@ def test_an_innocent_suspect_is_processed_as_in_the_pool(bench: Callable[..., Be
     too_large = outcomes[2]
     assert isinstance(too_large, Failure)
     assert too_large.kind == "unpublishable"
-    assert not ward.ward.has_suspects
+    assert not ward.ward.isolates_any
     assert ward.journal.read() == {}
     assert ward.ward.count == 0
 
@@ -459,22 +459,23 @@ def test_an_idle_isolated_process_ends(
     ward.until(lambda: ward.cell is None)
 
 
-def test_all_records_are_suspects_for_a_time_from_the_first_assignment(
+def test_all_records_are_isolated_for_a_time_from_the_first_assignment(
     bench: Callable[..., Bench],
 ):
-    """The journal stays empty, so that only what kills the isolated process is written there."""
+    """None of them is a suspect by that: if one is rejected, its handler's `dead` is called."""
     quarantine, record = bench().ward, a_record(a_partition(), 0)
     quarantine.isolate_all(60)
     seen = []
     for now, force in ((10, False), (100, True), (159, False), (160, False), (170, True)):
         quarantine.refresh(now, force=force)
-        seen.append((quarantine.has_suspects, quarantine.is_suspect(record)))
+        seen.append((quarantine.isolates_any, quarantine.isolates(record)))
+        assert not quarantine.is_suspect(record)
     assert seen == [(False, False), (True, True), (True, True), (False, False), (False, False)]
 
 
 def test_no_isolated_process_starts_without_suspects(bench: Callable[..., Bench]):
     ward = bench()
     ward.turn()
-    assert not ward.ward.has_suspects
+    assert not ward.ward.isolates_any
     assert ward.cell is None
     assert ward.ward.problem == ""

@@ -8,7 +8,7 @@ from kworker.core.record import Partition, Record
 class NoQuarantine:
     """Stands in for a `Quarantine`, for example in a replay. All records run in the pool."""
 
-    has_suspects = False
+    isolates_any = False
     count = 0
     problem = ""
 
@@ -17,6 +17,9 @@ class NoQuarantine:
 
     def isolate_all(self, seconds: float) -> None:
         """Does nothing. A worker alone is told to isolate all records."""
+
+    def isolates(self, record: Record) -> bool:  # noqa: ARG002 - any record
+        return False
 
     def is_suspect(self, record: Record) -> bool:  # noqa: ARG002 - of any record
         return False

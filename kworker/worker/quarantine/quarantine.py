@@ -94,21 +94,25 @@ class Quarantine:
         self._isolates_all = now < self._isolate_until
 
     def isolate_all(self, seconds: float) -> None:
-        """Makes all records suspects, for so many seconds from the first assignment on."""
+        """Isolates all records, suspects or not, for so many seconds from the first assignment."""
         self._isolate_s = seconds
 
     @property
-    def has_suspects(self) -> bool:
-        """True if any record is a suspect. Only then must `is_suspect` be called for records."""
+    def isolates_any(self) -> bool:
+        """True if any record must be isolated. Only then must `isolates` be called for records."""
         return self._isolates_all or bool(self._known)
 
-    def is_suspect(self, record: Record) -> bool:
-        """Returns True if the record is a suspect, so that it must not run in the worker's pool."""
+    def isolates(self, record: Record) -> bool:
+        """Returns True if the record must run here, and not in the worker's pool."""
         return self._isolates_all or record in self._known
+
+    def is_suspect(self, record: Record) -> bool:
+        """Returns True if the record itself may have ended a worker."""
+        return record in self._known
 
     def settled(self, records: Iterable[Record]) -> None:
         """Removes these records from the suspects, because all their outputs are durable."""
-        if self.has_suspects:
+        if self._known:
             self._known.settled(records)
 
     # -- suspects in hand -------------------------------------------------------------
