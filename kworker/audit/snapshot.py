@@ -55,7 +55,7 @@ class AuditTopics:
 
     @property
     def written(self) -> list[str]:
-        """The topics that the service writes, except the state of dead letters."""
+        """The topics that the service writes, except the state topic of dead letters."""
         return [*self.results, *self.delays, self.requeue, self.dead]
 
     @property

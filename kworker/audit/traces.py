@@ -53,7 +53,7 @@ class TraceFinder:
     def copies(
         self, raws: Iterable[RawMessage], kind: TraceKind, settled: Mapping[int, Settled]
     ) -> Found:
-        """Yields a trace of this `kind` for each copy of an audited record in the topic."""
+        """Yields a trace of this `kind` for each audited record in a delay or requeue topic."""
         for raw, headers in _with_headers(raws):
             try:
                 envelope = Envelope.open(headers)

@@ -162,7 +162,7 @@ class _Desk:
         self._exchange()
 
     def give(self, orders: PauseOrders) -> None:
-        """Writes new orders to the file, and then to Redis."""
+        """Writes new pause or resume orders to the file, and then to Redis."""
         try:
             self.known = self._file.add(orders)
         except OSError as error:
@@ -179,7 +179,7 @@ class _Desk:
             )
 
     def tell_reach(self) -> None:
-        """Tells on which hosts the orders hold. Raises Unreachable like `check_redis`."""
+        """Prints which instances the command affects. Raises Unreachable like `check_redis`."""
         self.check_redis()
         name, instance = self._config.name, self._config.instance
         if self._config.idempotency:
@@ -203,7 +203,10 @@ class _Desk:
         return KworkerError(f"{self._verb}: {self._file.path} {problem}; nothing is changed")
 
     def _exchange(self) -> None:
-        """Exchanges orders with Redis, if it is configured and no earlier exchange has failed."""
+        """Copies newer pause or resume orders from Redis to the file, and from the file to Redis.
+
+        Does nothing if Redis is not configured, or if it did not answer an earlier call.
+        """
         if (chosen := self._config.idempotency) is None or self._redis_error:
             return
         from kworker.worker.idempotency.shared_pauses import make_shared_pauses

@@ -1,6 +1,6 @@
 """Kafka's consumer as the worker, the delay process and a replay use it.
 
-Over 300 lines, for callbacks, pauses and positions share the state of one librdkafka client.
+Over 300 lines, since callbacks, pauses and positions share the state of one librdkafka client.
 """
 
 import logging

@@ -28,7 +28,8 @@ def security_properties(properties: Mapping[str, Value]) -> dict[str, str]:
     """Returns Java's properties for TLS and SASL; the values may hold secrets.
 
     Certificates and keys are given as text, so that only this host needs their files. Raises
-    Untranslatable, and ConfigError if a file cannot be read.
+    Untranslatable for a property that it cannot translate, and ConfigError for a file that it
+    cannot read.
     """
     given = {name: _text(value) for name, value in properties.items()}
     protocol = given.get("security.protocol", "plaintext").upper()

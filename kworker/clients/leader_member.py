@@ -1,4 +1,4 @@
-"""The member of the jobs' group that a candidate for leadership keeps."""
+"""The consumer that makes a candidate for leadership a member of the jobs' group."""
 
 import logging
 import os

@@ -45,7 +45,10 @@ class TopicReader:
                 yield from self._partition(TopicPartition(topic, number, span.start), span.stop)
 
     def follow(self, topic: str, starts: Mapping[int, int]) -> Iterator[RawMessage]:
-        """Yields records from these offsets on, by partition, as they come; never ends."""
+        """Yields the records of a topic as they come; never ends.
+
+        `starts` has the first offset to read in each partition.
+        """
         at = [TopicPartition(topic, number, offset) for number, offset in starts.items()]
         self._consumer.assign(at)
         while True:

@@ -35,7 +35,10 @@ def client(url: str, timeout_s: float) -> "Redis":
 
 @contextmanager
 def errors_converted(redis: "Redis") -> Iterator[None]:
-    """Raises `Unreachable` in place of the library's errors; `ClientRejected` if Redis refuses."""
+    """Raises `Unreachable` in place of the library's errors.
+
+    Raises `ClientRejected` instead if Redis answers, but does not let this client in.
+    """
     try:
         yield
     except (RedisError, ValueError) as error:

@@ -76,7 +76,7 @@ class KafkaWatch:
     def rejection(self) -> str:
         """The reason for which brokers turn this client away; "" if none.
 
-        The text also names the configuration key to correct. Read when a request was not answered.
+        The text also names the configuration key to correct. It tells why a request has no answer.
         """
         self._admin.read_log()
         return str(self._failures.rejection(self._servers) or "")
@@ -221,8 +221,9 @@ class _Missing(Exception):
 def _cluster_id(client: AdminClient, timeout_s: float) -> str:
     """Returns the cluster's id; "" if its brokers have none.
 
-    Raises a retriable KafkaRequestError if no broker answers. Does not describe the cluster:
-    librdkafka aborts the process if a broker answers before any broker is ready.
+    Raises a retriable KafkaRequestError if no broker answers. Does not call
+    `describe_cluster`: if its answer names no broker, as after an outage, librdkafka aborts the
+    process.
     """
     try:
         return str(client.cluster_id(timeout=timeout_s) or "")

@@ -31,7 +31,8 @@ _IN_OPTIONS = re.compile(
 def is_secret(key: str) -> bool:
     """Returns True if the value of a dotted key must not be shown.
 
-    A secret under any other name is recognised only if it is given as `{ file = }` or `{ env = }`.
+    Decides by the key alone. Callers hide the value of another key, too, if the file gives it as
+    `{ file = }` or `{ env = }`.
     """
     return (
         key in _OWN

@@ -1,1 +1,1 @@
-"""The console: a process that shows the service over HTTP, read-only; nothing waits for it."""
+"""The console: a process that shows the service over HTTP, read-only."""

@@ -56,8 +56,9 @@ _TABLE_GAUGES = (
 
 
 class Metrics(CollectorRegistry):
-    """Collects the metrics of one snapshot. If the service does not answer, only `kworker_up` is 0.
+    """Collects the metrics of one snapshot.
 
+    If the service does not answer, there is only one metric: `kworker_up`, with the value 0.
     Counters are totals of the service: they include workers that have ended.
     """
 

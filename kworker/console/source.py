@@ -54,7 +54,7 @@ class Snapshot:
 
 
 class StatusSource:
-    """Asks the supervisor for its status, at most once a second and once at a time.
+    """Asks the supervisor for its status: at most once a second, one request after the other.
 
     `ask` blocks, so it runs on a thread. Also keeps what the page shows of the past: samples of the
     last ten minutes, events, and since when each problem lasts. Used on the event loop only.
@@ -80,7 +80,10 @@ class StatusSource:
         self._since: dict[str, float | None] = {}
 
     async def latest(self) -> Snapshot:
-        """Returns a status that is at most a second old, or the last one after a short wait."""
+        """Returns the last status if it is at most a second old; else asks for a new one.
+
+        If the new one does not come within a short wait, returns the last one.
+        """
         if self._document is None or self._age_s > FRESH_S or self._problem:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._refresh())
@@ -93,7 +96,7 @@ class StatusSource:
     async def sample(self) -> None:
         """Asks every SAMPLE_S seconds, so that the samples have no gaps. Runs until cancelled.
 
-        Follows the log file as often.
+        As often, opens the daemon's log file anew if it was renamed.
         """
         log_file = DaemonFile()
         while True:

@@ -35,10 +35,10 @@ class Flow:
     each other partition has a credit: about twice an even share of the worker's limits. A partition
     is paused once its records in flight have filled its credit for `starving_s`, and another
     partition has starved for `starving_s`. But the pause is put off if, since the other partition
-    began to starve, the worker has taken as many records as it may have in flight. Then the worker
-    has room, and the client has only not come to the starving partition yet, because it has
-    prefetched many records of others. The pause is put off only until that partition has starved
-    for `starving_most_s`.
+    began to starve, the worker has taken as many records as it may have in flight. Then room is
+    not what the starving partition lacks: the client first delivers the many records of others that
+    it has prefetched. The pause is put off only until that partition has starved for
+    `starving_most_s`.
 
     The offset map in a partition's commit metadata is full when too many of its records are
     unfinished, or their offsets are too far apart. Then the poll loop pauses the partition at the
@@ -154,7 +154,10 @@ class Flow:
         return max(0, min(most, self._policy.records_max - self.records, by_bytes))
 
     def _held_full(self) -> bool:
-        """Returns True if no more records may be held: a record taken now might have to be held."""
+        """Returns True if no more records may be held.
+
+        Then no record is taken, because it might have to be held.
+        """
         policy = self._policy
         return self.held >= policy.held_max or self.held_bytes >= policy.held_bytes_max
 

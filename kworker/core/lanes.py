@@ -158,8 +158,8 @@ class Lanes:
     def finish(self, records: Iterable[Record]) -> None:
         """Frees the lanes of records that have ended, so that the next record of each may run.
 
-        Records of one lane are in its order. A record whose partition was closed meanwhile holds no
-        lane, and is ignored.
+        Records of one lane must be given in its order. A record whose partition was closed
+        meanwhile holds no lane, and is ignored.
         """
         for record in records:
             lane = record.lane

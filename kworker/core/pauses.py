@@ -58,15 +58,15 @@ EVERYTHING_PAUSED = PausedTopics(frozenset((ALL,)))
 
 
 def named(topic: str) -> str:
-    """Returns the topic as a person reads it."""
+    """Returns the topic's name for a message to a person; "all topics" for ALL."""
     return "all topics" if topic == ALL else topic
 
 
 def merge(*known: PauseOrders) -> dict[str, PauseOrder]:
     """Returns the newest order for each topic, whatever the sequence of the arguments.
 
-    Hosts exchange their orders by this. Of two orders with the same time, all hosts choose the
-    same one.
+    Of two orders with the same time, every host chooses the same one. So hosts that exchange their
+    orders all get the same result.
     """
     newest: dict[str, PauseOrder] = {}
     for orders in known:

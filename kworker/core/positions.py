@@ -62,7 +62,7 @@ class GroupPosition(NamedTuple):
 
     @property
     def unfinished(self) -> int:
-        """The number of offsets that the group will still run."""
+        """The number of offsets in the partition that the group has not finished."""
         return self.behind - self.finished_beyond
 
     @property

@@ -1,6 +1,6 @@
 """A record on its way through a worker, and the partition that it came from.
 
-One file over 300 lines, since partition, lanes and record know each other.
+This file has over 300 lines, since the classes for partition, lanes and record use each other.
 """
 
 from collections import defaultdict, deque
@@ -273,7 +273,7 @@ class Record:
 
     @property
     def is_first_run(self) -> bool:
-        """True if the next run is the first since delivery: no retry in memory or `dead` call."""
+        """True if the next run is the first since delivery; a call of `dead` is no first run."""
         first = 1 if self.envelope is None else self.envelope.attempt
         return self.attempt == first and self.on_dead is None
 

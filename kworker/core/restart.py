@@ -113,9 +113,9 @@ class CrashSeries:
 
     As a rule a worker dies of a record that it is running, and this record is isolated. But what a
     handler leaves behind, such as a thread of a native library, may crash the process when its
-    record has ended. Nothing shows which one that was, and until it is committed it is delivered
-    again, to the next worker. So after some crashes in a row all records are isolated for a while:
-    then the worker does not die, and commits the record.
+    record has ended. Nothing shows which record that was, and until it is committed it is
+    delivered again, to the next worker. So after some crashes in a row all records are isolated
+    for a while: then the worker does not die, and commits the record.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:
@@ -124,9 +124,10 @@ class CrashSeries:
         self.isolate_s = 0.0  # for the next worker; 0 if it isolates suspects only
 
     def ended(self, life_s: float, *, crashed: bool) -> None:
-        """Notes the death of a worker. What is no crash neither counts nor ends a series.
+        """Notes the end of a worker; only a crash adds to the series.
 
-        A life counts as long only beyond the time in which its records were isolated.
+        A long life of the worker ends the series of earlier crashes. The time for which all of
+        its records were isolated does not count as a part of that life.
         """
         policy = self._policy
         if life_s > self.isolate_s + policy.crash_calm_s:

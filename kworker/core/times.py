@@ -34,9 +34,10 @@ class TimeRange:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Returns a time as milliseconds since 1970. Raises ValueError for any other text.
+    """Returns a time as milliseconds since 1970.
 
     The text is ISO 8601, or a time before `now_ms` such as `-2h`, or milliseconds since 1970.
+    Raises ValueError for any other text.
     """
     if text.isascii() and text.isdigit():
         if int(text) < EPOCH_MS_MIN:

@@ -8,7 +8,7 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 
 @dataclass(slots=True)
 class DeadLetterGroup:
-    """Counts of the dead letters with one reason and exception, added one by one."""
+    """Counts of the dead letters with one reason and exception; `add` counts one more."""
 
     reason: str
     exception: str

@@ -37,7 +37,7 @@ class ResolverTransactor(Protocol):
 class Signature:
     """The values that one command writes into each resolution of a dead letter: `how` and `by`.
 
-    Also the names of the topics, and the transactional id, with which the command writes.
+    Also holds the names of both topics, and the transactional id of the command's producer.
     """
 
     state_topic: str

@@ -1,6 +1,6 @@
 """The loop of the delay process: polls, forwards, pauses partitions, and queries the brokers.
 
-Over 300 lines, since taking, forwarding and the doubt about a transaction share one state.
+This file has over 300 lines, since polling, forwarding and in-doubt transactions share one state.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Partitions whose records Kafka refused: they rest, and are forwarded one at a time."""
+"""Partitions whose records Kafka refused: forwarded one at a time, or left out for a while."""
 
 from collections.abc import Collection
 

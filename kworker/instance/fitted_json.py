@@ -1,4 +1,4 @@
-"""Encodes lists as JSON in a limited room; if they are too long, the longest lose last rows."""
+"""Encodes lists as JSON in limited room; if they do not fit, the longest lose rows at the end."""
 
 import json
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 """The lock of an instance on this host: an abstract Unix socket at which its supervisor listens.
 
-Only one process in a network namespace can bind the socket's name, whatever its folder and user.
-The socket leaves nothing behind on the disk.
+Only one process in a network namespace can bind the socket's name, whatever its `state_dir` and
+user. The socket leaves nothing behind on the disk.
 """
 
 import errno

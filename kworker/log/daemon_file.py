@@ -83,7 +83,7 @@ class RotatedFile:
 
 
 def _was_called(path: str) -> bool:
-    """Returns True if standard error is the file of this name, or one that had it.
+    """Returns True if standard error is the file of this name, or a file that had this name.
 
     A renamed file has a longer name, `kworker.log.1` or `kworker.log-20260101`.
     """

@@ -12,7 +12,10 @@ _leveled: set[str] = set()
 
 
 class LevelsByLogger:
-    """The lowest level that each logger writes. A name covers the loggers below it: `a`, `a.b`."""
+    """The lowest level that each logger writes.
+
+    A level that is set for `a` also applies to `a.b`, unless one is set for `a.b` itself.
+    """
 
     def __init__(self, level: int, levels: Mapping[str, int]) -> None:
         self._level = level

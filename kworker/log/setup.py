@@ -49,7 +49,10 @@ def identify(**fields: Any) -> None:
 
 
 def capture_prints(log: LogSettings) -> None:
-    """If the log is JSON, turns what this process prints into log lines. Once, after a fork."""
+    """If the log is JSON, turns what this process prints into log lines.
+
+    Called once, after a fork.
+    """
     if not _is_for_people(log):
         printed.capture(_own_loggers(log)("print"))
 

@@ -1,1 +1,1 @@
-"""The checks before a start: does the configuration fit brokers, handlers and other copies?"""
+"""The checks before a start, of the brokers, the handlers and other copies of the instance."""

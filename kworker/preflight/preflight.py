@@ -1,6 +1,7 @@
 """Checks before a start: each returns what it found, and only the last changes anything.
 
-Those that ask Kafka import its client, so the supervisor runs them in a child that ends.
+Some of them import the Kafka client, so the supervisor runs the checks in a short-lived child
+process.
 """
 
 from kworker.config.model import Config

@@ -1,7 +1,8 @@
-"""Finds other copies of an instance: here by its lock, on other hosts by group members.
+"""Finds other copies of an instance: on this host by its lock, on other hosts by group members.
 
-The search comes before the first worker joins, so that the second copy is refused. It asks
-Kafka, so the supervisor runs it in a child that ends.
+A service that starts makes this search before its first worker joins the consumer group. So a copy
+that starts later is refused. The search needs a Kafka client, so the supervisor runs it in a
+short-lived child process.
 """
 
 import re
@@ -42,7 +43,7 @@ class Twins:
 def search(config: Config) -> Twins:
     """Searches for other running copies of this instance.
 
-    The service that runs in this configuration's `state_dir` is no other copy.
+    The service that runs in this configuration's `state_dir` does not count as another copy.
     """
     try:
         cluster = admin_of(config).cluster_id()

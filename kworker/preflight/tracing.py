@@ -5,7 +5,7 @@ from kworker.preflight.findings import Finding
 
 
 def check_tracing(config: Config) -> list[Finding]:
-    """If runs are traced, checks that OpenTelemetry is installed, and the variables `OTEL_…`."""
+    """If runs are traced, checks OpenTelemetry's installation and the variables `OTEL_…`."""
     if not config.tracing.enabled:
         return []
     # With it come the handlers and an event loop, for which no other command should wait.

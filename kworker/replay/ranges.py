@@ -1,4 +1,4 @@
-"""The input of a replay: a range of offsets in each partition, and in it a range of time."""
+"""The input of a replay: the records of a range of time, in a range of offsets per partition."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol

@@ -266,7 +266,7 @@ def _try_lock(folder: int) -> bool:
 
 
 def _controller_ports(plan: Plan) -> list[int]:
-    """Picks a free port for each broker's controller, above the ports of Kafka's clients."""
+    """Picks a free port for each broker's controller, above the ports that serve clients."""
     above = range(plan.kafka_port + CONTROLLERS_ABOVE, 65536)
     free = (port for port in above if port != plan.redis_port and process.port_is_free(port))
     return [next(free) for _ in plan.kafka_ports]

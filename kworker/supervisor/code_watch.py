@@ -23,7 +23,7 @@ class CodeWatch:
         self._changed: set[str] = set()
 
     def turn(self, now: float) -> list[str]:
-        """Returns the names of changed files, once a look finds no further change; else []."""
+        """Returns the names of changed files, once a scan finds no further change; else []."""
         if now < self._look_at:
             return []
         self._look_at = now + _EVERY_S

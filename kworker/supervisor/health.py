@@ -1,4 +1,7 @@
-"""The health of workers, seen from outside: stuck ones, worn-out ones, and their rates."""
+"""Watches the workers from outside: finds stuck and worn-out ones, and samples their counters.
+
+A worker is worn out if it exceeds `memory` or has reached `max_records`.
+"""
 
 from dataclasses import dataclass
 

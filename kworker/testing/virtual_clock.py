@@ -4,7 +4,7 @@ import time
 
 
 class VirtualClock:
-    """Seconds of a monotonic clock, and of a wall clock that began with the true time."""
+    """A monotonic clock that begins at 0, and a wall clock that begins at the true time."""
 
     def __init__(self) -> None:
         self._began = time.time()

@@ -198,7 +198,7 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if partitions were lost lately: an earlier commit may get this member fenced."""
+        """True if partitions were lost lately: a commit from before may get this member fenced."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:

@@ -16,10 +16,10 @@ class CollectionPace:
 
     Records in flight stay alive, but each collection looks through them. With Python's own
     threshold, a fast worker would spend a tenth of its time on that. A very high threshold would
-    let garbage fill the memory. With this one, if each run leaves one cycle, there are at most the
-    cycles of one second, whether handlers are slow or fast. The threshold is never below Python's
-    own, or the one that the handlers' module has set. If a handler changes it later, that choice
-    stands. Used by the main thread.
+    let garbage fill the memory. With the threshold set here, if each run leaves one cycle, at most
+    the cycles of one second wait to be freed, whether handlers are slow or fast. The threshold is
+    never below Python's own, or the one that the handlers' module has set. If a handler changes it
+    later, that choice stands. Used by the main thread.
     """
 
     def __init__(self, slot: Slot) -> None:

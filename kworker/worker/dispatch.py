@@ -350,7 +350,10 @@ class Dispatch:
         self._quarantine.refresh(self._clock(), force=True)
 
     def returned(self, owned: Collection[Partition]) -> None:
-        """Opens the queues of all owned partitions, before their first records are delivered."""
+        """Notes the partitions owned after a new assignment, before new records are delivered.
+
+        Each gets back the lanes that it had in an earlier assignment, if they still exist.
+        """
         for partition in owned:
             self._lanes.open(partition)
         self._orphans.returned(owned)

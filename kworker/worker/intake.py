@@ -1,6 +1,6 @@
 """Intake: puts the consumer's records into ledgers and lanes, and handles its other events.
 
-One file over 300 lines: every kind of record and event that the client may deliver.
+One file over 300 lines, since it handles every kind of record and event of the client.
 """
 
 import logging

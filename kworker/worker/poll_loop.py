@@ -46,7 +46,7 @@ class WorkerConsumer(Taking, Committing, Protocol):
 
 
 class WorkerStats(NamedTuple):
-    """The counters of a worker. The supervisor reads each: `done` as `Field.DONE`, and so on."""
+    """The counters of a worker. In the scoreboard, `done` is `Field.DONE`, and so on."""
 
     in_hand: int
     in_flight: int
@@ -177,7 +177,7 @@ class PollLoop:
 
     @property
     def transactions(self) -> EndTimes:
-        """The transactions that have been committed, or aborted (failed)."""
+        """The numbers and durations of committed, and of aborted (failed), transactions."""
         return self._guarantee.transactions
 
     @property
@@ -304,7 +304,7 @@ class PollLoop:
             self._begin_fresh()
 
     def _idle_s(self, now: float) -> float:
-        """Returns the seconds that a poll may wait: none while there is other work to do."""
+        """Returns the seconds that a poll may wait: 0 while there is other work to do."""
         if self.dispatch.busy or self.dispatch.waiting:
             return 0.0
         if self.settlement.busy or self.dispatch.awaiting_others:
@@ -334,7 +334,7 @@ class PollLoop:
     # -- handing over and settling ----------------------------------------------------
 
     def _waiting_s(self) -> float:
-        """Returns the seconds to wait for an outcome: none while polls return records."""
+        """Returns the seconds to wait for an outcome: 0 while polls return records."""
         return BUSY_S if (self.dispatch.busy or self._full) and not self._took else 0.0
 
     def _work(self, wait_s: float) -> None:
@@ -387,7 +387,7 @@ class PollLoop:
     def _may_wait(self, deadline: float) -> bool:
         """Returns True if a wait inside a rebalance may go on.
 
-        Takes no more records if the worker was told to drain.
+        Also stops the taking of records, if the worker was told to drain.
         """
         left_s = self.assignment.beat()
         if left_s < math.inf and not self.flow.stopped:

@@ -47,7 +47,7 @@ def _fields(text: str) -> dict[str, Any] | None:
 
 
 def shown(line: LogLine, form: Form) -> str:
-    """Returns a line as it is printed: as it is, as a JSON object, or formatted for a terminal."""
+    """Returns the text to print: the line unchanged, as a JSON object, or for a terminal."""
     match form:
         case "text":
             return line.text
@@ -60,7 +60,7 @@ def shown(line: LogLine, form: Form) -> str:
 def why_it_ended(lines: Sequence[str]) -> list[str]:
     """Returns the last lines of a failed start that tell its cause, as a terminal shows them.
 
-    These are the warnings, the errors, and what is no line of the log, such as a traceback. If
+    These are warnings, errors, and lines that are not log lines, such as those of a traceback. If
     there are none, returns the last lines of any kind.
     """
     parsed = [LogLine.parse(line.encode()) for line in lines]

@@ -16,7 +16,7 @@ from kworker.core.record_lines import as_text
 class HandlerTrial:
     """The end of one run: its results, or the exception and what a worker would do then.
 
-    Nothing was run if the record is skipped, as a tombstone.
+    If `skipped` is True, nothing was run, because the record is a tombstone.
     """
 
     source: Source

@@ -148,8 +148,9 @@ def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:
     """Reads a record from Kafka.
 
     A record of a delay topic, the requeue topic or the dead-letter topic is returned as the source
-    record that it was. Raises UsageError if there is no record at this offset, and KworkerError if
-    the record's headers cannot be read, or should be kworker's and are not.
+    record that it was. Raises UsageError if there is no record at this offset. Raises KworkerError
+    if the record's headers cannot be read, or if kworker did not write the record although the
+    topic is one of kworker's own (except the results topic).
     """
     from kworker.clients.admin import Admin
     from kworker.clients.reader import TopicReader

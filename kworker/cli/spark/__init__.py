@@ -1,1 +1,1 @@
-"""`kworker spark …`: the Spark job by hand, and the tables that it left."""
+"""`kworker spark …`: runs the Spark job by hand, shows its state, and repairs its tables."""

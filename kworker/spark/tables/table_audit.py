@@ -105,10 +105,10 @@ def _fault(table: TableSettings) -> str:
 def _results(
     session: SparkSession, config: Config, table: TableSettings, scope: TableAuditScope
 ) -> DataFrame:
-    """Returns a row for each place in the results topic; `_fault` explains what a place is.
+    """Counts the results in the topic for each source position, result index and timestamp.
 
-    The column `results` has the number of results at this place. The column `written` is True if
-    the table must have a row for the place.
+    The column `results` has this count. The column `written` is True if the table must have a row
+    for these results.
     """
     begins = {number: span.start for number, span in scope.results.items()}
     ends = {number: span.stop for number, span in scope.results.items()}
@@ -124,9 +124,9 @@ def _results(
 
 
 def _rows(session: SparkSession, sink: Sink, scope: TableAuditScope) -> DataFrame:
-    """Returns the number of the table's rows for each place, which `_fault` explains.
+    """Counts the table's rows for each source position, result index and timestamp.
 
-    If the table does not exist, there are no places.
+    If the table does not exist, the data frame is empty.
     """
     try:
         if sink.table.format == "parquet":

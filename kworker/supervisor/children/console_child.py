@@ -1,7 +1,8 @@
-"""The console as a child: it serves the page, the metrics and the probes, and is never waited for.
+"""The console as a child process, which serves the web page, the metrics and the probes.
 
-The supervisor binds the console's port, and the child inherits the listening socket. So clients
-wait while a console that has died is started again, and no process is started if the port is taken.
+The records are processed whether or not the console runs. The supervisor binds the console's port,
+and the child inherits the listening socket. So clients wait while a console that has died is
+started again, and no process is started if the port is taken.
 """
 
 import os

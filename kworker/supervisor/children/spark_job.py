@@ -1,4 +1,4 @@
-"""The Spark job as a child: started by exec, restarted after each death, never waited for."""
+"""The Spark job as a child process: started by exec, and started again after it has died."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The control socket: one request line in, reply lines out; the supervisor never waits for it."""
+"""The control socket: one request line in, reply lines out; it never blocks the supervisor."""
 
 import json
 import os

@@ -49,7 +49,7 @@ class CpuLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CpuAffinityPolicy:
-    """The thresholds for choosing between one CPU and all, and the seconds between looks."""
+    """The thresholds for choosing between one CPU and all, and the seconds between measurements."""
 
     look_s: float = 0.2
     little: float = 0.5  # of one CPU, used by the whole process: one is enough
@@ -166,7 +166,7 @@ class CpuAffinity:
 def _let_children_go() -> None:
     """Lets a thread that starts a process use every CPU again.
 
-    The new process may use only the CPUs that its parent thread may use.
+    Otherwise the new process could use only the CPU to which this thread is pinned.
     """
     every = os.sched_getaffinity(0)
 
@@ -189,8 +189,9 @@ def _usage() -> Usage:
 class _OwnThreads:
     """Pins the threads of this process, but not the Kafka library's, to CPUs; measures their load.
 
-    Called by the poll thread while handlers wait for the interpreter's lock. A thread of the Kafka
-    library is known by its name. The name of a known thread is not read again, as that is slow.
+    Used by the poll thread. It must be fast, because handlers wait for the interpreter's lock
+    meanwhile. A thread of the Kafka library is known by its name. To save time, the name of a
+    thread that is already known is not read again.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class ThreadPool:
 
     @property
     def runs_in_order(self) -> bool:
-        """True if the records of one call of `Take` are one run; False if each is its own run."""
+        """True if one thread gets all records of one `Take` call; False if each is queued alone."""
         return self._cost.run_size > 1
 
     @property

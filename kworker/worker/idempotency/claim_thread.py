@@ -56,8 +56,8 @@ class ClaimPolicy:
 class ClaimThread:
     """Talks to Redis in a thread of its own, for the claims of one worker and the `shared` state.
 
-    Batches arrive in `inbox`, answers are appended to `answered`. Every exchange of claims is also
-    a heartbeat of this worker. Without claims, a heartbeat is sent every third of a lease, or every
+    Batches arrive in `inbox`, answers are appended to `answered`. Every call for claims is also a
+    heartbeat of this worker. Without claims, a heartbeat is sent every third of a lease, or every
     second where there is shared state.
     """
 
@@ -178,7 +178,7 @@ class ClaimThread:
             self.redis_error, self._retry_s = None, _RETRY_S[0]
 
     def _exchange_all(self) -> None:
-        """Exchanges shared state, sends updates of earlier claims, and requests new claims.
+        """Sends and reads shared state, sends updates of earlier claims, and requests new claims.
 
         Claims that dead owners hold are requested again at once, to take them over.
         """
@@ -211,7 +211,7 @@ class ClaimThread:
     def _measured(self) -> Iterator[None]:
         """Counts the `with` block as one call to Redis, which failed if the block raises.
 
-        So all calls by which one kind of shared state is exchanged count as one.
+        If the block makes several calls, as it does for shared state, they count as one.
         """
         began, failed = self._clock(), True
         try:

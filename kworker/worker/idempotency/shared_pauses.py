@@ -34,7 +34,7 @@ class SharedPauses:
         return self._exchange_at
 
     def turn(self, now: float) -> None:
-        """Exchanges orders with Redis if it is time for that.
+        """Copies orders to pause or resume topics between Redis and the file, if it is time.
 
         Makes up to two calls to Redis. Raises `Unreachable` if a call fails.
         """
@@ -50,10 +50,10 @@ class SharedPauses:
         self._exchange_at = now + _EVERY_S
 
     def exchange(self) -> PauseOrders:
-        """Gives Redis and the file the newest order for each topic; returns all orders.
+        """Writes the newest order (to pause or resume) for each topic to both Redis and the file.
 
-        Makes up to two calls to Redis. Raises `Unreachable` if a call fails, and OSError if the
-        file cannot be read or written.
+        Returns these orders. Makes up to two calls to Redis. Raises `Unreachable` if a call fails,
+        and OSError if the file cannot be read or written.
         """
         stored = _read(self._storage.get())
         newest = self._file.add(stored)
@@ -63,7 +63,7 @@ class SharedPauses:
         return newest
 
     def end(self) -> None:
-        """Does nothing: orders that Redis does not have yet stay in the file."""
+        """Does nothing: orders to pause or resume that Redis does not have yet stay in the file."""
 
     def close(self) -> None:
         """Closes the connection to Redis."""
@@ -92,6 +92,6 @@ def make_shared_pauses(name: str, chosen: IdempotencySettings, file: PauseFile) 
 
 
 def _read(stored: Mapping[str, str]) -> PauseOrders:
-    """Returns the orders stored in Redis, without entries that kworker cannot read."""
+    """Returns the orders to pause or resume in `stored`, without those that are unreadable."""
     found = ((topic, decode_order(text)) for topic, text in stored.items())
     return {topic: order for topic, order in found if order is not None}

@@ -24,7 +24,7 @@ class DeliveryGuarantee(Protocol):
 
     @property
     def transactions(self) -> EndTimes:
-        """The transactions that have ended: committed, or aborted (failed)."""
+        """The numbers and durations of committed, and of aborted (failed), transactions."""
 
     @property
     def problems(self) -> list[str]:

@@ -35,7 +35,8 @@ class InDoubtTransaction:
     def was_committed(self, held: Mapping[PartitionId, Committed | None]) -> bool:
         """Returns True if the present positions of the group, `held`, show that it was committed.
 
-        May return False if other members have committed all of its partitions since.
+        May return False for a committed transaction, if other members have since committed new
+        positions for all of its partitions.
         """
         return any(held.get(at) == positions for at, positions in self.sent.items())
 

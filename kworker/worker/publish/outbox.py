@@ -201,9 +201,9 @@ class Outbox:
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
         """Stops writing to topics for a while, after a failure that one of them has caused.
 
-        These are the topics of `records`. A single topic is the cause, and backs off. If there are
-        several topics, the cause is unknown. Then all topics but the first back off, so that the
-        first is tried alone.
+        These are the topics of `records`. If there is only one topic, it is the cause, and backs
+        off. If there are several topics, the cause is unknown. Then all topics but the first back
+        off, so that the first is tried alone.
         """
         moved = self.refusals.isolate_topic(records, why, now)
         self.waiting = deque(without(self.waiting, set(moved)))

@@ -156,9 +156,9 @@ class Refusals:
     def isolate_topic(self, records: list[Record], why: str, now: float) -> list[Record]:
         """Stops writing to topics for a while, after a failure that one of them has caused.
 
-        These are the topics of `records`. A single topic is the cause, and backs off. If a search
-        was looking for the records that this topic refuses, the search ends. Its records wait here
-        from now on, and are returned, except those in `records`.
+        These are the topics of `records`. If there is only one topic, it is the cause, and backs
+        off. If a search was looking for the records that this topic refuses, the search ends. Its
+        records wait here from now on, and are returned, except those in `records`.
 
         If there are several topics, the cause is unknown. Then all topics but the first back off,
         so that the first is tried alone. The returned list is empty.

@@ -1,4 +1,4 @@
-"""The isolated process as its worker handles it: nothing here waits for it."""
+"""The worker's control of its isolated process. No call blocks."""
 
 import os
 import signal

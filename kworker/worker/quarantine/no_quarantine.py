@@ -16,7 +16,7 @@ class NoQuarantine:
         """Does nothing, because there is no crash journal."""
 
     def isolate_all(self, seconds: float) -> None:
-        """Does nothing. A worker alone is told to isolate all records."""
+        """Does nothing. Only a worker is ever told to isolate all records."""
 
     def isolates(self, record: Record) -> bool:  # noqa: ARG002 - any record
         return False

@@ -1,6 +1,6 @@
 """The quarantine: suspects of a crash run in an isolated process, which may die of them.
 
-One class and over 300 lines, since all of it is the life of that process and of what it runs.
+One class and over 300 lines, since it controls that process and tracks all records given to it.
 """
 
 from collections.abc import Collection, Iterable, Sequence

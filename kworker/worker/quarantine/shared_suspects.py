@@ -62,7 +62,7 @@ class SharedSuspects:
         return 0.0 if self._requested else self._exchange_at
 
     def turn(self, now: float) -> None:
-        """Exchanges suspects with Redis if it is time for that.
+        """Publishes own suspects to Redis and reads those of other instances, if it is time.
 
         Makes up to three calls to Redis. Raises `Unreachable` if a call fails.
         """
@@ -113,10 +113,7 @@ class SharedSuspects:
 
 
 def _leads(suspect: Suspect, others: Mapping[SourcePosition, Suspect], by: int = 0) -> bool:
-    """Returns True if `others` lacks this suspect, or knows of fewer deaths.
-
-    The difference must be at least `by`. If `by` is 0, equal numbers are enough.
-    """
+    """Returns True if `others` lacks this suspect, or counts at least `by` fewer deaths for it."""
     other = others.get(suspect.place)
     return other is None or suspect.deaths >= other.deaths + by
 

@@ -67,7 +67,7 @@ class FailureOutputs:
         error's message. If this is not enough, the record's own headers are left out. Even then it
         may be too large. If the record is in the requeue topic, the dead letter then has no key and
         no value, and names the position at which the record stays there. Any other record's dead
-        letter is returned too large.
+        letter is returned although it is too large.
         """
         source = record.source
         message, stack = failure.message.encode(), failure.stack.encode()

@@ -34,8 +34,8 @@ class TracingUnusable(ConfigError):
 def make_tracing(config: Config, process: str) -> Tracing:
     """Makes the tracing of this process. `process` names it in the spans.
 
-    Called after the fork, before handlers are imported: spans that they make are sent, too. For the
-    errors see `open_export`.
+    Called after the fork, and before handlers are imported, so that the spans that handlers
+    themselves make are sent, too. For the errors see `open_export`.
     """
     if not config.tracing.enabled:
         return UNTRACED
