@@ -53,13 +53,16 @@ class TraceFinder:
     def copies(
         self, raws: Iterable[RawMessage], kind: TraceKind, settled: Mapping[int, Settled]
     ) -> Found:
-        """Yields a trace of this `kind` for each audited record in a delay or requeue topic."""
+        """Yields a trace of this `kind` for each audited record in a delay or requeue topic.
+
+        Leaves out those that were redriven from a dead letter of a replay.
+        """
         for raw, headers in _with_headers(raws):
             try:
                 envelope = Envelope.open(headers)
             except Forged:
                 continue
-            if self._is_audited(envelope.source):
+            if self._is_audited(envelope.source) and not envelope.replay:
                 done = settled[raw.partition()].has(raw.offset())
                 trace = Trace(
                     kind,
@@ -76,7 +79,7 @@ class TraceFinder:
         for raw in raws:
             letter = DeadLetter.of(raw)
             source = letter.source
-            if source is None or names.REPLAY in letter.fields or not self._is_audited(source):
+            if source is None or letter.replay or not self._is_audited(source):
                 continue
             trace = Trace(
                 TraceKind.DEAD,

@@ -84,7 +84,8 @@ class Envelope:
     """The headers of a record in one of kworker's topics: kworker's, and the user's own.
 
     `carried` are the user's headers as kworker's topics hold them, with `kworker-…` renamed to
-    `kworker-in-…`; `restored` are the same headers under their original names.
+    `kworker-in-…`; `restored` are the same headers under their original names. `replay` is the id
+    of a replay, if the record failed in one and was redriven from its dead letter.
     """
 
     source: Source
@@ -92,6 +93,7 @@ class Envelope:
     redriven: int
     due_ms: int
     carried: HeaderList
+    replay: bytes = b""
 
     @property
     def restored(self) -> HeaderList:
@@ -112,6 +114,7 @@ class Envelope:
             _number(own, REDRIVEN, 0, COUNT_MAX),
             _number(own, DUE, 0, DUE_MS_MAX),
             carried,
+            own.get(REPLAY, b""),
         )
 
 

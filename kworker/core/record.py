@@ -277,6 +277,14 @@ class Record:
         first = 1 if self.envelope is None else self.envelope.attempt
         return self.attempt == first and self.on_dead is None
 
+    @property
+    def replay(self) -> bytes:
+        """The id of a replay, if the record was redriven from a dead letter of this replay.
+
+        b"" for any other record, and for one with a claim: its event was never done before.
+        """
+        return b"" if self.envelope is None or self.claim else self.envelope.replay
+
     def unpack(self) -> None:
         """Restores the message that `pack` has freed; does nothing if the record is not packed.
 

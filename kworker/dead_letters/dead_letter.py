@@ -111,6 +111,11 @@ class DeadLetter:
         return self.envelope.attempt if self.envelope else 0
 
     @property
+    def replay(self) -> str:
+        """The id of the replay in which the record failed; "" if it failed in a worker."""
+        return self.fields.get(names.REPLAY, "")
+
+    @property
     def redriven(self) -> int:
         """The number of times that the record was sent back to the workers before."""
         return self.envelope.redriven if self.envelope else 0

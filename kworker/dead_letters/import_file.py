@@ -14,6 +14,7 @@ from kworker.dead_letters.selection import spans
 from kworker.errors import KworkerError, UsageError
 
 _SHOWN_MAX = 20  # problems: enough to see a mistake that is in every line
+_Origin = tuple[Source, int, bytes]  # with `redriven` and `replay`
 
 
 class EditedFile:
@@ -32,7 +33,7 @@ class EditedFile:
 
     def check(self, dead: DeadLetters) -> int:
         """Checks all lines, and returns their number. Raises KworkerError naming the bad lines."""
-        origins: dict[DeadLetterIdentity, tuple[Source, int]] = {}
+        origins: dict[DeadLetterIdentity, _Origin] = {}
         for number, line in self._read():
             try:
                 edit = parse_line(line, dead.topic)
@@ -40,7 +41,8 @@ class EditedFile:
             except BadLine as problem:
                 self._problems[number] = str(problem)
             else:
-                origins[edit.identity] = edit.envelope.source, edit.envelope.redriven
+                envelope = edit.envelope
+                origins[edit.identity] = envelope.source, envelope.redriven, envelope.replay
         self._check_origins(dead, origins)
         if self._problems:
             raise KworkerError(self._error_text())
@@ -58,21 +60,20 @@ class EditedFile:
                 " bytes at most; shorten the record"
             )
 
-    def _check_origins(
-        self, dead: DeadLetters, origins: dict[DeadLetterIdentity, tuple[Source, int]]
-    ) -> None:
+    def _check_origins(self, dead: DeadLetters, origins: dict[DeadLetterIdentity, _Origin]) -> None:
         """Notes a problem for each line whose dead letter does not exist as the line describes it.
 
-        The position, the source and `redriven` in the line must be those of one existing dead
-        letter.
+        The position, the source, `redriven` and `replay` in the line must be those of one existing
+        dead letter.
         """
         places = [DeadLetterPosition(each.partition, each.offset) for each in origins]
         for letter in dead.letters(spans(filter(dead.holds, places))):
-            if origins.get(letter.identity) == (letter.source, letter.redriven):
+            held = letter.source, letter.redriven, letter.replay.encode()
+            if origins.get(letter.identity) == held:
                 del origins[letter.identity]
         for identity in origins:
             self._problems[self._lines[identity]] = (
-                "position, source and redriven are not those of a dead letter that"
+                "position, source, redriven and replay are not those of a dead letter that"
                 f" {dead.topic} holds now: leave them as exported"
             )
 

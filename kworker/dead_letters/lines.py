@@ -41,6 +41,7 @@ def as_data(letter: DeadLetter, topic: str) -> Data:
         "attempt": letter.attempt,
         "failed_at": letter.failed_at,
         "redriven": letter.redriven,
+        **({"replay": letter.replay} if letter.replay else {}),
         "key": as_text(letter.key),
         "value": as_text(letter.value),
         "headers": [[name, as_text(content)] for name, content in letter.headers],
@@ -73,7 +74,8 @@ def parse_line(line: bytes, topic: str) -> Edit:
     identity = DeadLetterIdentity(
         *(_whole(position, name, "position.") for name in DeadLetterIdentity._fields)
     )
-    envelope = Envelope(_read_source(source), 1, _whole(data, "redriven"), 0, [])
+    replay = _text(data, "replay").encode()
+    envelope = Envelope(_read_source(source), 1, _whole(data, "redriven"), 0, [], replay)
     key, value = (bytes_at(present(data, name), name) for name in ("key", "value"))
     return Edit(identity, envelope, key, value, headers_at(present(data, "headers")))
 
@@ -96,6 +98,14 @@ def _object_in(data: Data, name: str) -> Data:
             f"{name}: expected an object as kworker dead export writes it, got {shown(part)}"
         )
     return part
+
+
+def _text(data: Data, name: str) -> str:
+    """Returns a text; "" if the field is missing."""
+    value = data.get(name, "")
+    if not isinstance(value, str):
+        raise BadLine(f"{name}: expected a text, got {shown(value)}")
+    return value
 
 
 def _whole(data: Data, name: str, parent: str = "") -> int:

@@ -66,6 +66,8 @@ class Requeue(NamedTuple):
             (names.SOURCE, str(source).encode()),
             (names.ATTEMPT, b"1"),
             (names.REDRIVEN, b"%d" % min(envelope.redriven + 1, names.COUNT_MAX)),
+            # What a replay repeats stays apart from what is live.
+            *([(names.REPLAY, envelope.replay)] if envelope.replay else []),
         ]
         return Output(self.topic, key, value, own, partition=source.partition % self.partitions)
 

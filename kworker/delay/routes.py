@@ -16,6 +16,7 @@ from kworker.core.headers import (
     NO_ROOM_FOR_HEADERS,
     REASON,
     REDRIVEN,
+    REPLAY,
     SOURCE,
     Envelope,
     Forged,
@@ -169,6 +170,8 @@ def _forwarded_headers(envelope: Envelope, came: HeaderList, *, again: bool) -> 
     headers.append((ATTEMPT, b"%d" % envelope.attempt))
     if envelope.redriven:
         headers.append((REDRIVEN, b"%d" % envelope.redriven))
+    if envelope.replay:
+        headers.append((REPLAY, envelope.replay))
     if again:
         headers.append((DUE, b"%d" % envelope.due_ms))
     errors = [header for header in came if header[0] == ERROR]

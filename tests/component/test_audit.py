@@ -119,6 +119,7 @@ def test_what_strangers_and_replays_wrote_is_left_out(brokers: Brokers, tmp_path
     brokers.result(0)
     brokers.result(0, STAMP, ("kworker-replay", b"abc"))
     brokers.append("clicks.dead", (of(0), ("kworker-replay", b"abc")))
+    brokers.append("clicks.requeue", (of(0), ("kworker-replay", b"abc")))
     for headers in (
         (),
         (("kworker-source", b"orders"),),

@@ -184,6 +184,20 @@ def test_a_retried_record_runs_though_its_source_is_elsewhere(
     assert bench.in_hand() == [b"again-6"]
 
 
+def test_a_redriven_failure_of_a_replay_fails_as_one_again(kafka: MemoryKafka) -> None:
+    """Its retries return to the worker, and its dead letter may be redriven once more."""
+    headers = ((names.SOURCE, b"foo/0/9/1"), (names.REDRIVEN, b"1"), (names.REPLAY, b"0a1b2c"))
+    for key in (b"retried", b"rejected"):
+        kafka.append(REQUEUE, 0, value=key, key=key, headers=headers)
+    bench = bench_of(kafka, retry=RetryPolicy((1.0,)))
+    bench.turn(2)
+    fail(bench, b"retried")
+    bench.pool.end(bench.holds(b"rejected"), Failed(Reject("no")))
+    bench.turn(3)
+    [retry], [dead] = kafka.records(retry_topic(1.0)), kafka.records(DEAD)
+    assert told(retry)[names.REPLAY] == told(dead)[names.REPLAY] == b"0a1b2c"
+
+
 # -- to the dead ----------------------------------------------------------------------
 
 

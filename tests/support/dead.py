@@ -25,6 +25,7 @@ def dead_headers(
     attempt: int = 4,
     failed_at: int = NOW,
     redriven: int = 0,
+    replay: str = "",
 ) -> HeaderList:
     """A dead letter's headers; `own` is what the record's producer wrote."""
     told: list[tuple[str, str]] = [
@@ -38,6 +39,8 @@ def dead_headers(
     ]
     if redriven:
         told.append((names.REDRIVEN, str(redriven)))
+    if replay:
+        told.append((names.REPLAY, replay))
     told.append((names.FOREIGN_TOPIC, source.rsplit("/", 3)[0]))
     told.append((names.FOREIGN_EXCEPTION, exception))
     return [*names.carried(own), *((name, text.encode()) for name, text in told)]

@@ -99,12 +99,14 @@ def own_headers(record: Record, index: int) -> HeaderList:
 
 
 def replay_header(record: Record, replay: str) -> HeaderList:
-    """Returns the header that marks an output of a replay; none outside of a replay.
+    """Returns the header that marks an output of a replay; none if the output is live.
 
-    A record with a claim gets none either. It runs only if its event was never done before, so this
-    replay is the first to complete the event, and its outputs count as live.
+    `replay` is the id of the replay that runs the record, if any. A record with a claim gets no
+    header. It runs only if its event was never done before, so this run is the first to complete
+    the event, and its outputs count as live.
     """
-    return [(REPLAY, replay.encode())] if replay and not record.claim else []
+    origin = replay.encode() if replay and not record.claim else record.replay
+    return [(REPLAY, origin)] if origin else []
 
 
 def serialise(value: Any, index: int) -> bytes:

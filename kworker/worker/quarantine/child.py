@@ -21,7 +21,7 @@ from setproctitle import setproctitle
 from kworker import log
 from kworker.core.batch import NotAttempted
 from kworker.core.failure import Failure
-from kworker.core.headers import trace_of
+from kworker.core.headers import Envelope, carried, trace_of
 from kworker.core.message import Fields
 from kworker.core.outcome import Failed, Results, Unpublishable
 from kworker.core.record import Partition, Record
@@ -149,6 +149,10 @@ class IsolatedRunner:
         raw = Fields(source.place, source.timestamp, run.key, run.value, run.headers)
         record = Record(self._partitions[at], source.offset, None, len(raw), raw)
         record.attempt = run.attempt
+        if run.replay:
+            own = carried(run.headers)
+            record.envelope = Envelope(source, run.attempt, 0, 0, own, run.replay)
+            record.scoreboard_word = record.partition.scoreboard_word + source.offset
         return record
 
 

@@ -25,7 +25,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A request to run the handler for one record. A `RunEnded` with its `number` answers it."""
+    """A request to run the handler for one record. A `RunEnded` with its `number` answers it.
+
+    `replay` is the id of the replay that the results carry, if any.
+    """
 
     number: int
     source: Source
@@ -33,6 +36,7 @@ class RunRequest:
     value: bytes | None
     headers: Headers
     attempt: int
+    replay: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

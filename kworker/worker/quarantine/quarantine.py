@@ -361,4 +361,5 @@ class Quarantine:
 def _request(number: int, record: Record) -> RunRequest:
     raw = record.raw
     headers = tuple(raw.headers() or ())
-    return RunRequest(number, record.source, raw.key(), raw.value(), headers, record.attempt)
+    key, value = raw.key(), raw.value()
+    return RunRequest(number, record.source, key, value, headers, record.attempt, record.replay)

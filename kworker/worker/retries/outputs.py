@@ -51,6 +51,7 @@ class FailureOutputs:
             (names.ATTEMPT, b"%d" % attempt),
             (names.DUE, b"%d" % due_ms),
             *_redriven(record),
+            *replay_header(record, self._replay),
         ]
         error = (names.ERROR, str(failure)[:_ERROR_MAX].encode())
         headers = [*_carried(record), *own, error]

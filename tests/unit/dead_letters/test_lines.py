@@ -33,6 +33,12 @@ def test_an_exported_record_is_imported_byte_for_byte(key, value, own):
     assert (edit.envelope.source, edit.envelope.redriven) == (exported.source, 2)
 
 
+def test_an_edited_dead_letter_of_a_replay_stays_one():
+    line = format_line(letter(replay="0a1b2c"), TOPIC)
+    assert parse_line(line.encode(), TOPIC).envelope.replay == b"0a1b2c"
+    assert parse_line(format_line(letter(), TOPIC).encode(), TOPIC).envelope.replay == b""
+
+
 def test_a_line_says_where_what_happened_and_the_record():
     """Scripts read it as well as people."""
     assert as_data(letter(b"\xff", None, [("h", b"1")]), TOPIC) == {
@@ -58,6 +64,7 @@ def test_a_line_says_where_what_happened_and_the_record():
         ({"value": {"base64": "", "hex": ""}}, "value: expected text"),
         ({"value": "\ud800"}, "value: the text has half of a surrogate pair"),
         ({"headers": {"a": "b"}}, "headers: expected a list"),
+        ({"replay": 7}, "replay: expected a text, got 7"),
         ({"headers": [["a", "b"], ["a"]]}, r'headers\[1\]: expected \["name", value\], got'),
         ({"headers": [[1, "b"]]}, r"headers\[0\]: expected"),
         ({"headers": [["\udfff", "b"]]}, r"headers\[0\]: the text has half of a surrogate pair"),

@@ -57,6 +57,12 @@ def test_a_requeued_record_is_a_first_attempt_beside_its_source():
     assert envelope.restored == own
 
 
+def test_a_requeued_dead_letter_of_a_replay_says_of_which():
+    """It was done live before, and would be taken for a second live result."""
+    output = REQUEUE.output(letter(9, replay="0a1b2c"))
+    assert Envelope.open(output.headers).replay == b"0a1b2c"
+
+
 def test_a_record_redriven_elsewhere_is_as_originally_produced():
     """No other reader knows what to make of kworker's headers."""
     own = [("a", b"1"), ("kworker-source", b"the producer's")]

@@ -139,6 +139,11 @@ def test_a_delayed_record_keeps_its_redrive_count() -> None:
     assert Envelope.open(ROUTES.output(record, "o.requeue", NOW).headers).redriven == 2
 
 
+def test_a_delayed_record_of_a_replay_stays_one() -> None:
+    record = waiting(*retried(), ("kworker-replay", b"0a1b2c"))
+    assert Envelope.open(ROUTES.output(record, "o.requeue", NOW).headers).replay == b"0a1b2c"
+
+
 @pytest.mark.parametrize(
     "forged",
     [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from kworker.core.headers import Envelope
 from kworker.core.message import HeaderList
 from kworker.core.outcome import NO_RESULTS, Output, Result, Unpublishable
 from kworker.core.record import Record
@@ -327,6 +328,20 @@ def test_a_replays_results_are_marked_unless_claimed(
     record.claim = claim
     [output] = ResultEncoder(RESULTS, [], facts, "0a1b2c").encode(record, returned)
     assert output.headers == headers
+
+
+@pytest.mark.parametrize(
+    ("claim", "marks"), [(None, [("kworker-replay", b"0a1b2c")]), ("order-7", [])]
+)
+def test_a_redriven_failure_of_a_replay_has_marked_results(
+    claim: str | None, marks: HeaderList
+) -> None:
+    """In a worker as in the replay, or a table would take the result a second time."""
+    record = source()
+    record.comes_again(Envelope(record.source, 1, 1, 0, [], b"0a1b2c"), 0)
+    record.claim = claim
+    [output] = outputs({"id": 1}, record)
+    assert output.headers == [SOURCE, *marks]
 
 
 class Reading(BaseModel):

@@ -13,6 +13,7 @@ from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.pool import Take
+from kworker.worker.handlers.thread_pool import place_of
 from kworker.worker.quarantine.child import IsolatedRunner, Parent
 from kworker.worker.quarantine.pipe import Frames, RunRequest, frame
 from tests.support.records import outcome_of
@@ -94,6 +95,20 @@ def test_an_isolated_record_runs_as_its_source_and_is_numbered(worker: Worker):
     pool.end()
     cell.turn(worker.parent)
     assert worker.hears() == [107]
+
+
+def test_an_isolated_record_of_a_replay_stays_one(worker: Worker):
+    """The process encodes its results."""
+    pool = Pool()
+    cell = a_cell(pool)
+    source = Source("orders", 3, 7, 1_700_000_000_000)
+    headers = (("kworker-own", b"the producer's"),)
+    os.write(worker.writes, frame(RunRequest(107, source, b"k", b"v", headers, 2, b"0a1b2c")))
+    cell.turn(worker.parent)
+    [record] = pool.has
+    assert (record.replay, record.attempt, record.source) == (b"0a1b2c", 2, source)
+    assert tuple(record.raw.headers() or ()) == headers
+    assert place_of(record) == record.partition.scoreboard_word + 7
 
 
 def test_the_worker_is_told_the_trace_that_the_run_left(worker: Worker):
