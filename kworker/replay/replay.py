@@ -110,7 +110,8 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
 
     Retries wait in memory, since the service would take the records of a delay topic.
     `source.max_age` is off, and `force` turns idempotency off as well. Delivery is at least once,
-    because a replay is no group member, so transactions cannot commit its positions.
+    because a replay is no group member, so transactions cannot commit its positions. The
+    dead-letter breaker is off: `kworker resume --accept-dead` does not reach a replay.
     """
     retry = config.retry.model_copy(update={"mode": "hold"})
     workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})
@@ -119,9 +120,11 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
     consumer = {**config.kafka.consumer, "group.protocol": "classic"}
     kafka = config.kafka.model_copy(update={"consumer": consumer})
     delivery = config.delivery.model_copy(update={"guarantee": "at-least-once"})
+    dead_letter = config.dead_letter.model_copy(update={"breaker": ""})
     changed: dict[str, Any] = {
         "name": group,
         "delivery": delivery,
+        "dead_letter": dead_letter,
         "source": source,
         "kafka": kafka,
         "workers": workers,
@@ -160,6 +163,7 @@ class Replay:
         """
         self._config = config
         self._ranges = ranges
+        self._limits = limits
         self._watch = KafkaWatch(admin_properties(config))
         self._handlers = _load(config)
         [slot] = Scoreboard(1, hands_of(config.workers)).slots
@@ -220,6 +224,10 @@ class Replay:
         if now >= self._ask_at:
             self._ask_at = now + _ASK_EVERY_S
             self._watch.ask_ends(self._ranges.starts)
+            # A result over its topic's limit waits until the limit is known to stand.
+            self._watch.ask_facts(self._limits.topics)
+        if (facts := self._watch.facts()) is not None:
+            self._limits.update(*facts)
         if (ends := self._watch.ends()) is not None:
             # Only the fact that brokers answer counts; the ends are known.
             self._loop.take_end_offsets(self._ranges.ends if ends else {})

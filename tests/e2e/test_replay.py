@@ -48,7 +48,7 @@ def handle(message):
         raise ConnectionError("not yet")
     if text in words("dies"):
         raise Reject("a customer of whom nobody knows")
-    return text.encode()
+    return bytes(2_000_000) if text in words("swells") else text.encode()
 
 def words(name):
     file = HERE / name
@@ -228,6 +228,38 @@ def test_a_replay_retries_in_place_and_writes_dead_letters(live: Service) -> Non
     assert dead.value == b"1-7"
     assert dead.headers[REPLAY] == report["replay"].encode()
     assert groups(live) == set()
+
+
+def test_a_redriven_dead_letter_of_a_replay_is_no_live_result(live: Service) -> None:
+    """A table has the row of its first result, and would take another one."""
+    (live.folder / "dies").write_text("1-7")
+    identity = replay(live, *span(7, 8))["replay"]
+    (live.folder / "dies").unlink()
+    assert live.command("dead", "redrive").returncode == 0
+    eventually(lambda: "1-7" in values(results_of(live, identity)), what="it runs again")
+    found = [r for r in kafka.read_all(live.bootstrap, live.results) if r.value == b"1-7"]
+    assert [REPLAY in read.headers for read in found] == [False, True]
+
+
+def test_a_result_too_large_does_not_hold_up_a_replay(live: Service) -> None:
+    """It waits until the brokers have told the topic's limit again, and is dead then."""
+    (live.folder / "swells").write_text("0-6")
+    report = replay(live, *span(6, 8))
+    assert (report["replayed"], report["dead"]) == (3, 1)
+    [dead] = kafka.read_all(live.bootstrap, f"{live.name}.dead")
+    assert dead.headers["kworker-reason"] == b"unpublishable"
+
+
+def test_a_replay_of_mostly_poison_ends(tmp_path: Path, bootstrap: str, source: str) -> None:
+    """No breaker holds its dead letters: nobody could tell it to go on."""
+    careful = {**SETTINGS, "dead_letter": {"breaker": "50% of 10"}}
+    options: dict[str, Any] = {"handlers": HANDLER, "settings": careful}
+    with service(tmp_path / "service", bootstrap, [source], **options) as live:
+        live.serve()
+        live.caught_up()
+        words = [f"{partition}-{minute}" for partition in (0, 1) for minute in range(RECORDS + 1)]
+        (live.folder / "dies").write_text(" ".join(words))
+        assert replay(live, "--all")["dead"] == 2 * RECORDS
 
 
 def test_a_replay_with_idempotency_runs_only_undone_events(
