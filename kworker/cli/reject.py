@@ -61,20 +61,27 @@ def reject(
     folder = StateFolder(loaded.state_dir)
     folder.make()
     rejections = Rejections(folder.rejected)
-    if record is None:
-        _list(rejections, as_json=as_json)
-        return
-    place = _place(record)
-    if undo:
-        _undo(rejections, record, place)
-    else:
-        from kworker.cli.dead.access import whoami
+    try:
+        if record is None:
+            _list(rejections, as_json=as_json)
+        elif undo:
+            _undo(rejections, record, _place(record))
+        else:
+            _reject(rejections, loaded, record)
+    except OSError as error:
+        raise KworkerError(
+            f"reject: {folder.rejected} cannot be used ({error.strerror}); nothing is changed"
+        ) from None
 
-        rejections.add(_found(loaded, place), whoami())
-        typer.echo(
-            f"{record} becomes a dead letter when a worker of this host has it in hand;"
-            f" to withdraw: kworker reject --undo {record}"
-        )
+
+def _reject(rejections: "Rejections", config: Config, record: str) -> None:
+    from kworker.cli.dead.access import whoami
+
+    rejections.add(_found(config, _place(record)), whoami())
+    typer.echo(
+        f"{record} becomes a dead letter when a worker of this host has it in hand;"
+        f" to withdraw: kworker reject --undo {record}"
+    )
 
 
 def _place(text: str) -> "SourcePosition":

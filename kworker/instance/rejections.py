@@ -17,6 +17,7 @@ _LOG = structlog.get_logger()
 KEPT_S = 86_400.0  # a record that was not redelivered until then has been settled somewhere else
 _REFRESH_EVERY_S = 0.2
 _COUNT_MAX = 10_000
+_STABLE_NS = 1_000_000_000  # until then, one more change may leave the folder's time as it is
 
 
 class Rejection(NamedTuple):
@@ -36,19 +37,25 @@ class Rejections:
     `kworker reject` adds the file. The worker that finishes the record removes the file.
     """
 
-    def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, wall: Callable[[], float] = time.time, *, removes: bool = True
+    ) -> None:
+        """A replay removes no file: the worker may still get a retry of the record."""
         self._folder = folder
         self._wall = wall
+        self._removes = removes
         self._refresh_at = 0.0
-        self._changed_ns = 0
+        self._changed_ns: int | None = 0
+        self._problem = ""
         self._known: dict[SourcePosition, Rejection] = {}
 
     def add(self, source: Source, by: str) -> None:
         """Rejects a record, which a worker then dead-letters.
 
-        Raises UsageError if too many rejected records wait for a worker already.
+        Raises UsageError if too many rejected records wait for a worker already, and OSError if the
+        file cannot be written.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_folder()
         if len(os.listdir(self._folder)) >= _COUNT_MAX:
             raise UsageError(
                 f"reject: {_COUNT_MAX:,} rejected records wait for a worker, and no more may wait:"
@@ -56,11 +63,15 @@ class Rejections:
             )
         path = self._path(source.place)
         draft = path.with_suffix(".part")
-        draft.write_text(json.dumps({"source": str(source), "by": by}))
+        draft.unlink(missing_ok=True)
+        with draft.open("x") as file:
+            # Root may have typed the command; only the service's user can enter the folder.
+            os.fchmod(file.fileno(), 0o644)
+            file.write(json.dumps({"source": str(source), "by": by}))
         draft.replace(path)
 
     def undo(self, place: SourcePosition) -> bool:
-        """Removes the rejection of a record. Returns False if there is none."""
+        """Removes the rejection of a record. Returns False if there is none. Raises OSError."""
         try:
             self._path(place).unlink()
         except FileNotFoundError:
@@ -68,28 +79,29 @@ class Rejections:
         return True
 
     def pending(self) -> list[Rejection]:
-        """Returns the rejections that still wait for a worker, sorted by source position."""
+        """Returns the rejections that still wait for a worker, sorted by source position.
+
+        Raises OSError if the folder cannot be read.
+        """
         found = [rejection for rejection in self._read() if not self._is_old(rejection)]
         return sorted(found, key=lambda rejection: rejection.source.place)
 
     def refresh(self, now: float) -> bool:
         """Reads the folder if it has changed. Returns True if it has new rejections.
 
-        Looks at the folder only every _REFRESH_EVERY_S seconds; in between, returns False.
+        Looks at the folder only every _REFRESH_EVERY_S seconds; in between, returns False. While
+        the folder cannot be read, the rejections known before stay.
         """
         if now < self._refresh_at:
             return False
         self._refresh_at = now + _REFRESH_EVERY_S
         self._forget_old()
-        try:
-            changed_ns = self._folder.stat().st_mtime_ns
-        except FileNotFoundError:
-            return False
-        if changed_ns == self._changed_ns:
-            return False
-        self._changed_ns = changed_ns
         before = self._known
-        self._known = {each.source.place: each for each in self._read()}
+        try:
+            self._read_if_changed()
+            self._problem = ""
+        except OSError as error:
+            self._log_problem(error)
         self._forget_old()
         return not self._known.keys() <= before.keys()
 
@@ -104,23 +116,61 @@ class Rejections:
 
     def settled(self, records: Iterable[Record]) -> None:
         """Removes the rejections of records that this worker has finished."""
+        if not self._removes:
+            return
         offsets = {offset for _, _, offset in self._known}
         for record in records:
             if record.offset not in offsets and record.envelope is None:
                 continue  # before `source`, which costs more than all else here
             place = record.source.place
             if self._known.pop(place, None) is not None:
-                self.undo(place)
+                self._remove(place)
 
     def _forget_old(self) -> None:
         for place in [place for place, each in self._known.items() if self._is_old(each)]:
             del self._known[place]
-            if self.undo(place):  # False in the other workers, so that one of them logs it
+            if self._remove(place):  # False in the other workers, so that one of them logs it
                 _LOG.warning(
                     "a rejection (kworker reject) has expired: no worker of this host got the"
                     " record within a day; reject it again if it still waits",
                     record="{}:{}:{}".format(*place),
                 )
+
+    def _make_folder(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700)
+        except FileExistsError:
+            return
+        owner = self._folder.parent.stat()
+        if owner.st_uid != os.geteuid():  # root: the workers' user has to remove files
+            os.chown(self._folder, owner.st_uid, owner.st_gid)
+
+    def _read_if_changed(self) -> None:
+        try:
+            changed_ns = self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_ns != self._changed_ns:
+            self._known = {each.source.place: each for each in self._read()}
+            stable = time.time_ns() - changed_ns > _STABLE_NS
+            self._changed_ns = changed_ns if stable else None
+
+    def _remove(self, place: SourcePosition) -> bool:
+        """Removes the rejection of a record. Returns False if there is none, or if it must stay."""
+        try:
+            return self.undo(place)
+        except OSError as error:
+            self._log_problem(error)
+            return False
+
+    def _log_problem(self, error: OSError) -> None:
+        if str(error) != self._problem:
+            self._problem = str(error)
+            _LOG.warning(
+                f"{self._folder} cannot be used, so records may not be rejected: it must belong to"
+                " the user of the service",
+                error=self._problem,
+            )
 
     def _is_old(self, rejection: Rejection) -> bool:
         return self._wall() - rejection.since_s > KEPT_S
@@ -130,7 +180,7 @@ class Rejections:
 
     def _read(self) -> list[Rejection]:
         found = []
-        for path in self._folder.glob("*.json"):
+        for path in self._paths():
             try:
                 document = json.loads(path.read_text())
                 source = Source.parse(document["source"].encode())
@@ -138,3 +188,9 @@ class Rejections:
             except (OSError, ValueError, KeyError):
                 continue  # removed meanwhile, or another file
         return found
+
+    def _paths(self) -> list[Path]:
+        try:
+            return [path for path in self._folder.iterdir() if path.suffix == ".json"]
+        except FileNotFoundError:
+            return []

@@ -133,7 +133,7 @@ def make_poll_loop(
         lanes=lanes,
         flow=flow,
         decider=make_decider(config, limits, role),
-        rejections=Rejections(folder.rejected),
+        rejections=Rejections(folder.rejected, removes=not role.replay),
         quarantine=(
             Quarantine(config, folder.suspects, limits, shared.suspects)
             if role.isolates

@@ -12,11 +12,13 @@ from kworker.config.topics import TopicInfo
 from kworker.core import headers as names
 from kworker.core import offset_map
 from kworker.core.failure import Described, Failure
+from kworker.core.headers import Source
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed, TopicIdentity
 from kworker.core.outcome import Failed
 from kworker.core.times import TimeRange
 from kworker.errors import ConfigError, KworkerError
+from kworker.instance.rejections import Rejections
 from kworker.replay.ranges import OffsetRanges
 from kworker.replay.replay import survey
 from kworker.worker.retries.policy import RetryPolicy
@@ -115,6 +117,19 @@ def test_a_dead_letter_of_a_replay_says_so(kafka: MemoryKafka) -> None:
     assert told[names.SOURCE] == b"foo/0/0/%d" % STAMP
     assert bench.poll_loop.idle
     assert bench.poll_loop.settlement.counters.dead == 1
+
+
+def test_a_replay_leaves_a_rejection_to_the_worker(kafka: MemoryKafka, tmp_path: Path) -> None:
+    """The record's retry waits in a delay topic, and comes to a worker."""
+    Rejections(tmp_path).add(Source("foo", 0, 0, STAMP), "me@here")
+    course = OffsetRanges({("foo", 0): range(1)}, ALL)
+    bench = Bench(kafka, [], course=course, retry=IN_MEMORY, state_dir=tmp_path)
+    bench.turn(5)
+    assert bench.poll_loop.idle
+    [dead] = kafka.records(DEAD)
+    told = dict(dead.headers())
+    assert (told[names.REASON], told[names.REPLAY]) == (b"operator", REPLAY.encode())
+    assert len(Rejections(tmp_path).pending()) == 1
 
 
 def test_a_claimed_events_dead_letter_is_no_replay(kafka: MemoryKafka) -> None:

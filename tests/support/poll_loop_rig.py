@@ -262,7 +262,7 @@ class Bench:
                 lambda topic: topic,
                 self.clock,
             ),
-            rejections=Rejections(state_dir or Path("/nonexistent")),
+            rejections=Rejections(state_dir or Path("/nonexistent"), removes=course is None),
             quarantine=quarantine or NoQuarantine(),
             claims=claims or Unclaimed(lanes),
             tells_dead=lambda _topic: tells_dead,
