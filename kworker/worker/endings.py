@@ -198,8 +198,11 @@ class Endings:
 
     def accept_dead(self) -> list[Record]:
         """Lets records that the dead-letter limit holds back become dead letters; returns them."""
-        accepted = self._decider.accept_dead(self._clock())
-        self._lanes.pull(accepted)
+        held = {each.record: each for each in self._decider.accept_dead()}
+        # Only these still wait: a rejected record is on its way already, a shed one is dropped.
+        accepted = self._lanes.pull(held)
+        for record in accepted:
+            record.outcome = self._decider.dead_letter(held[record], self._clock())
         return self.finish(accepted)
 
     def _failure_ends(self, record: Record, error: BaseException) -> bool:

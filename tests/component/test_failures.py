@@ -574,6 +574,7 @@ def test_a_drain_does_not_wait_for_what_is_unavailable(kafka: MemoryKafka) -> No
 # -- the breaker ----------------------------------------------------------------------
 
 BREAKER = DeadLetterLimitPolicy(0.5, 10)
+SOON = DeadLetterLimitPolicy(0.5, 2)  # opens at the second dead letter
 
 
 def fail_all(bench: Bench) -> int:
@@ -613,6 +614,34 @@ def test_a_person_may_accept_the_held_dead_letters(kafka: MemoryKafka) -> None:
     bench.turn(4)
     assert len(kafka.records(DEAD)) == 30
     assert committed(kafka) == 30
+
+
+def test_accepting_the_dead_leaves_out_a_rejected_record(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    """It has its dead letter, and a second one would be counted as one more record that left."""
+    bench = bench_of(kafka, b"a", b"b", b"c", b"d", retry=FINAL, breaker=SOON, state_dir=tmp_path)
+    fail_all(bench)
+    bench.turn(2)
+    assert "2 records that would be dead letters are held" in bench.poll_loop.problems[0]
+    Rejections(tmp_path).add(Source("foo", 0, 3, STAMP), "me@here")
+    bench.turn(4)
+    bench.poll_loop.accept_dead()
+    bench.turn(4)
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"a", b"b", b"c", b"d"]
+    assert (bench.poll_loop.flow.records, committed(kafka)) == (0, 4)
+
+
+def test_accepting_the_dead_leaves_out_what_a_drain_has_dropped(kafka: MemoryKafka) -> None:
+    """It is delivered again, to whoever comes next."""
+    bench = bench_of(kafka, b"a", b"b", b"c", retry=FINAL, breaker=SOON)
+    fail_all(bench)
+    bench.turn(2)
+    bench.poll_loop.stop_taking()
+    bench.poll_loop.accept_dead()
+    bench.turn(4)
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"a", b"b"]
+    assert (bench.poll_loop.flow.records, committed(kafka)) == (0, 2)
 
 
 @pytest.mark.parametrize("begin", [lambda b: b.drain(), lambda b: b.consumer.close()])

@@ -29,7 +29,7 @@ Verdict = RetryScheduled | DeadLettered | float
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class HeldFailure:
     """A record that failed for good, but is held because there are too many dead letters."""
 
     record: Record
@@ -60,7 +60,7 @@ class RetryDecider:
         self._wall = wall
         self._log = FailureLog(FailureLogPolicy())
         self._circuits: dict[str, CircuitBreaker] = {}  # by handler
-        self._held: dict[Partition, deque[_Held]] = {}
+        self._held: dict[Partition, deque[HeldFailure]] = {}
         self._woken: list[Record] = []
 
     @property
@@ -155,7 +155,7 @@ class RetryDecider:
             return self._dead_letter(record, failure, reason, now)
         if not self._breaker.died(now):
             held = self._held.setdefault(record.partition, deque())
-            held.append(_Held(record, failure, reason))
+            held.append(HeldFailure(record, failure, reason))
             self._log.retried(
                 record,
                 failure,
@@ -208,17 +208,19 @@ class RetryDecider:
         woken, self._woken = self._woken, []
         return woken
 
-    def accept_dead(self, now: float) -> list[Record]:
-        """Lets dead letters pass again: makes the held records dead letters, and returns them.
+    def accept_dead(self) -> list[HeldFailure]:
+        """Lets dead letters pass again, and returns what was held.
 
-        The caller takes these records out of the queues in which they wait.
+        The caller passes to `dead_letter` those whose records still wait. Others do not, such as
+        rejected ones.
         """
         if self._breaker is not None:
             self._breaker.reset()
-        accepted = [held for held in self._release_held() if held.record.partition.open]
-        for held in accepted:
-            held.record.outcome = self._dead_letter(held.record, held.failure, held.reason, now)
-        return [held.record for held in accepted]
+        return self._release_held()
+
+    def dead_letter(self, held: HeldFailure, now: float) -> DeadLettered:
+        """Returns the dead letter of a record that was held."""
+        return self._dead_letter(held.record, held.failure, held.reason, now)
 
     def forget(self, partition: Partition) -> None:
         """Drops the waiting records of a revoked partition."""
@@ -243,7 +245,7 @@ class RetryDecider:
             )
         return down
 
-    def _release_held(self) -> Iterable[_Held]:
+    def _release_held(self) -> list[HeldFailure]:
         held, self._held = self._held, {}
         return [one for of_partition in held.values() for one in of_partition]
 
