@@ -30,7 +30,7 @@ from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.orphans import OrphanedRuns
 from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.quarantine.quarantine import Quarantine
-from kworker.worker.retries.decider import RetryDecider
+from kworker.worker.retries.decider import HeldFailure, RetryDecider
 
 # Failures of runs that ended their process: telling the handler could end this one, too.
 _DANGEROUS = ("crashed", "timeout")
@@ -197,13 +197,18 @@ class Endings:
         return self._decider.shorten(record)
 
     def accept_dead(self) -> list[Record]:
-        """Lets records that the dead-letter limit holds back become dead letters; returns them."""
+        """Lets records that the dead-letter limit holds back become dead letters.
+
+        Returns those whose outcome is final. The others wait for a call of their handler's `dead`.
+        """
         held = {each.record: each for each in self._decider.accept_dead()}
         # Only these still wait: a rejected record is on its way already, a shed one is dropped.
         accepted = self._lanes.pull(held)
-        for record in accepted:
-            record.outcome = self._decider.dead_letter(held[record], self._clock())
-        return self.finish(accepted)
+        return self.finish([record for record in accepted if self._accept(held[record])])
+
+    def _accept(self, held: HeldFailure) -> bool:
+        letter = self._decider.dead_letter(held, self._clock())
+        return self._dies(held.record, Described(held.failure), letter)
 
     def _failure_ends(self, record: Record, error: BaseException) -> bool:
         """Decides what follows a failed run; returns True if the record's outcome is final.
@@ -227,13 +232,24 @@ class Endings:
                     record.outcome = Results(error.outputs)
                 self._park(record, due)
                 return False
-            case DeadLettered() as letter if self._calls_dead(record, error):
-                record.on_dead = OnDeadCall(error, letter)
-                self.on_dead.append(record)
-                return False
+            case DeadLettered() as letter:
+                return self._dies(record, error, letter)
             case letter:
                 record.outcome = letter
                 return True
+
+    def _dies(self, record: Record, error: BaseException, letter: DeadLettered) -> bool:
+        """Ends a record with a dead letter; returns False if its handler's `dead` is called first.
+
+        Then the record comes back to `judge` after that call.
+        """
+        if self._calls_dead(record, error):
+            record.outcome = None
+            record.on_dead = OnDeadCall(error, letter)
+            self.on_dead.append(record)
+            return False
+        record.outcome = letter
+        return True
 
     def _calls_dead(self, record: Record, error: BaseException) -> bool:
         """Returns True if the handler has a method `dead` that is safe to call in this process.

@@ -632,6 +632,28 @@ def test_accepting_the_dead_leaves_out_a_rejected_record(
     assert (bench.poll_loop.flow.records, committed(kafka)) == (0, 4)
 
 
+def test_a_handler_is_told_of_a_dead_letter_that_is_accepted(kafka: MemoryKafka) -> None:
+    """As of every other; before the letter is written."""
+    bench = bench_of(kafka, b"a", b"b", b"c", retry=FINAL, breaker=SOON, tells_dead=True)
+    fail_all(bench)
+    bench.turn(2)
+    for record in list(bench.pool.held):
+        assert record.on_dead is not None
+        bench.pool.end(record, record.on_dead.letter)
+    bench.turn(2)
+    assert len(kafka.records(DEAD)) == 2
+    bench.poll_loop.accept_dead()
+    bench.turn(2)
+    [dying] = bench.pool.held
+    assert dying.on_dead is not None
+    assert str(dying.on_dead.error) == "ValueError: no"
+    assert len(kafka.records(DEAD)) == 2
+    bench.pool.end(dying, dying.on_dead.letter)
+    bench.turn(3)
+    assert [raw.value() for raw in kafka.records(DEAD)] == [b"a", b"b", b"c"]
+    assert (bench.poll_loop.flow.records, committed(kafka)) == (0, 3)
+
+
 def test_accepting_the_dead_leaves_out_what_a_drain_has_dropped(kafka: MemoryKafka) -> None:
     """It is delivered again, to whoever comes next."""
     bench = bench_of(kafka, b"a", b"b", b"c", retry=FINAL, breaker=SOON)
