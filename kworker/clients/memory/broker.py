@@ -88,12 +88,12 @@ class MemoryKafka:
             self._topics[topic] = MemoryTopic(f"topic-{next(self._names):04}", 0, max_message_bytes)
         made = self._topics[topic]
         made.logs += [MemoryLog() for _ in range(partitions - len(made.logs))]
-        self._topics_changed(topic)
+        self._rebalance_readers(topic)
 
     def delete(self, topic: str) -> None:
         """Deletes a topic and its records. Begins a rebalance of each group that reads it."""
+        self._rebalance_readers(topic)
         del self._topics[topic]
-        self._topics_changed(topic)
 
     def topic(self, name: str) -> MemoryTopic | None:
         return self._topics.get(name)
@@ -184,7 +184,7 @@ class MemoryKafka:
         """Returns those names and regular expressions in `topics` that match no existing topic."""
         return [asked for asked in topics if not any(_matches(n, [asked]) for n in self._topics)]
 
-    def _topics_changed(self, topic: str) -> None:
+    def _rebalance_readers(self, topic: str) -> None:
         for group in self._groups.values():
             if group.reads(topic):
                 group.rebalance()
