@@ -94,7 +94,9 @@ class Intake:
         self.consumed = 0
         self.remembered = 0  # records that were done before, as a map told
         self._taken_ns = 0  # the time of the last poll that brought anything
-        self.problems: dict[str, str] = {}
+        self._gap_problems: dict[PartitionId, str] = {}  # of stopped partitions
+        self._topic_problems: dict[str, str] = {}  # of topics, or of a pattern that matches none
+        self._read_elsewhere: set[str] = set()  # topics that exist, of which this worker has none
 
     def take(self, most: int, wait_s: float) -> int:
         """Polls the consumer; returns the number of records and events. Rebalances run in here.
@@ -115,17 +117,40 @@ class Intake:
         """
         begun = {(partition.topic, partition.number) for partition in fresh}
         owned = self._assignment.partitions.keys()
-        back = {f"source {topic}" for topic, _ in owned}
-        stopped = {_gap_at(at) for at in owned - begun}
-        self.problems = {
-            name: text
-            for name, text in self.problems.items()
-            if name in stopped or not (name.startswith("gap ") or name in back)
+        stopped = owned - begun
+        self._gap_problems = {at: text for at, text in self._gap_problems.items() if at in stopped}
+        read = {topic for topic, _ in owned}
+        matched = any(map(self._policy.is_source, read))
+        self._topic_problems = {
+            topic: text
+            for topic, text in self._topic_problems.items()
+            if topic not in read and not (matched and _is_pattern(topic))
         }
+
+    def note_existing(self, topics: Collection[str]) -> None:
+        """Notes which topics exist now, as the brokers have just told.
+
+        The client tells every member, once, that a topic is missing; that it is back shows only in
+        the members that get a partition of it. For the others it is no problem while it exists. No
+        error is forgotten here, since this answer may be older than the error.
+        """
+        self._read_elsewhere = {*topics} - {topic for topic, _ in self._assignment.partitions}
+
+    @property
+    def unreadable(self) -> set[str]:
+        """The topics that the client could not read, and of which it has read nothing since."""
+        return {topic for topic in self._topic_problems if not _is_pattern(topic)}
+
+    @property
+    def problems(self) -> list[str]:
+        """One line for each stopped partition, and for each topic that cannot be read."""
+        unread = self._topic_problems.keys() - self._read_elsewhere
+        of_topics = [text for topic, text in self._topic_problems.items() if topic in unread]
+        return [*self._gap_problems.values(), *of_topics]
 
     def stopped(self, at: PartitionId) -> bool:
         """Returns True if a partition is not read any more, until a `kworker offsets reset`."""
-        return _gap_at(at) in self.problems
+        return at in self._gap_problems
 
     def _deliver(self, batch: list[RawMessage]) -> None:
         """Passes on what a poll returned, in the same order: records, and events of the client.
@@ -173,8 +198,8 @@ class Intake:
 
     def _read_again(self, topic: str) -> None:
         """Forgets the error of a topic that could not be read, and now can be."""
-        if self.problems:
-            self.problems.pop(f"source {topic}", None)
+        if self._topic_problems:
+            self._topic_problems.pop(topic, None)
 
     def _give_back(self, partition: Partition, offset: int) -> None:
         """Pauses a partition at the first record for which its offset map has no room."""
@@ -292,7 +317,8 @@ class Intake:
             case ConsumerEvent.FENCED:
                 raise Fenced(str(event.error()))
             case ConsumerEvent.UNREADABLE:
-                self.problems[f"source {at[0]}"] = f"cannot read {at[0]}: {event.error().str()}"
+                self._topic_problems[at[0]] = f"cannot read {at[0]}: {event.error().str()}"
+                self._read_elsewhere.discard(at[0])
             case ConsumerEvent.TRANSIENT:
                 _LOG.warning(
                     "the Kafka client reports an error, from which it recovers by itself",
@@ -315,13 +341,13 @@ class Intake:
         end = partition.ledger.end
         would = f"its next record would be {end}, but" if end is not None else _NO_POSITION
         text = f"{name} stopped: {would} {holds}"
-        self.problems[_gap_at(at)] = f"{text}; `kworker offsets reset` decides where to go on"
+        self._gap_problems[at] = f"{text}; `kworker offsets reset` decides where to go on"
         _LOG.error(text)
 
 
-def _gap_at(at: PartitionId) -> str:
-    """Returns the key in `Intake.problems` for a partition that stopped."""
-    return f"gap {at[0]}/{at[1]}"
+def _is_pattern(topic: str) -> bool:
+    """Returns True for a regular expression, which the client names if no topic matches it."""
+    return topic.startswith("^")
 
 
 def _log_skipped(tombstones: list[Record]) -> None:

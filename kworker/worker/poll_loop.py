@@ -187,7 +187,7 @@ class PollLoop:
             return [self.assignment.problem]
         absent = self.membership.problem(self._clock(), self._answering_since)
         return [
-            *self._intake.problems.values(),
+            *self._intake.problems,
             *([self._silence] if self._silence else []),
             *([absent] if absent else []),
             *self.settlement.problems,
@@ -258,12 +258,20 @@ class PollLoop:
         else:
             self._answering_since = math.inf
 
+    @property
+    def topics_to_check(self) -> set[str]:
+        """The topics whose ids `check_topic_ids` needs: assigned ones, and unreadable ones."""
+        return self.assignment.topics | self._intake.unreadable
+
     def check_topic_ids(self, ids: Mapping[str, str]) -> None:
         """Rejoins the group if a source topic was deleted and created again.
 
+        Also drops the problem of a topic that exists again and that other workers read.
         `ids` maps topics to their present ids. A topic that was created again has a new id, and
         other records at each offset. Without a rejoin, the client would go on at the old offset.
         """
+        if ids:  # else no broker has answered
+            self._intake.note_existing(ids)
         again = self.assignment.made_again(ids)
         if again and not self.flow.stopped:
             _LOG.warning(

@@ -142,8 +142,9 @@ class StatusReporter:
             self._lag_at = now + _LAG_EVERY_S
             partitions = self._loop.assignment.partitions
             self._watch.ask_ends(partitions)
+            topics = self._loop.topics_to_check
             # Without partitions, of what it would write: that brokers answer is what counts.
-            self._watch.ask_ids(self._loop.assignment.topics or self._limits.topics)
+            self._watch.ask_ids(topics if partitions else topics.union(self._limits.topics))
         if now >= self._facts_at or self._limits.stale:
             self._facts_at = now + _FACTS_EVERY_S
             self._limits.stale = False

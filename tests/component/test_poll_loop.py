@@ -17,7 +17,7 @@ from kworker.instance.scoreboard import Scoreboard
 from kworker.worker import assignment
 from kworker.worker.reporter import StatusReporter
 from kworker.worker.topic_limits import TopicLimits
-from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench, two_partitions
+from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench, take_turns, two_partitions
 
 WORDS = (b"alpha", b"bravo", b"charlie")
 
@@ -753,6 +753,48 @@ def test_a_topic_readable_again_is_no_problem_any_more(kafka: MemoryKafka) -> No
     assert bench.poll_loop.problems == []
 
 
+def test_a_topic_that_is_back_is_no_problem_where_others_read_it(kafka: MemoryKafka) -> None:
+    """The client tells all of its end, and only its readers of its return."""
+    benches = [Bench(kafka, ["foo"]), Bench(kafka, ["foo"])]
+    take_turns(*benches)
+    kafka.delete("foo")
+    take_turns(*benches)
+    assert [len(bench.poll_loop.problems) for bench in benches] == [1, 1]
+    kafka.create("foo")
+    take_turns(*benches)
+    [reader] = [bench for bench in benches if bench.owned]
+    [other] = [bench for bench in benches if not bench.owned]
+    assert reader.poll_loop.problems == []
+    assert other.poll_loop.topics_to_check == {"foo"}
+    other.poll_loop.check_topic_ids({"foo": "id"})
+    assert other.poll_loop.problems == []
+
+
+def test_a_missing_topic_stays_a_problem_after_an_old_answer(kafka: MemoryKafka) -> None:
+    """The client does not tell a second time, and a broker may be late to know."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(2)
+    kafka.delete("foo")
+    bench.turn(4)
+    for told in ({"foo": "id", RESULTS: "id"}, {RESULTS: "id"}, {}):
+        bench.poll_loop.check_topic_ids(told)
+        bench.turn()
+    [reason] = bench.poll_loop.problems
+    assert reason.startswith("cannot read foo")
+
+
+def test_a_pattern_that_matches_again_is_no_problem(kafka: MemoryKafka) -> None:
+    """Its problem bears the pattern's name, and no topic has that."""
+    bench = Bench(kafka, ["^fo+$"])
+    bench.turn(2)
+    kafka.delete("foo")
+    bench.turn(4)
+    assert [reason.startswith("cannot read ^fo+$") for reason in bench.poll_loop.problems] == [True]
+    kafka.create("foo")
+    bench.turn(4)
+    assert (bench.owned, bench.poll_loop.problems) == ([("foo", 0)], [])
+
+
 def test_a_refused_result_is_no_problem_after_its_revoke(kafka: MemoryKafka) -> None:
     """Another worker publishes it, and has the trouble, if there still is one."""
     bench = Bench(kafka, ["foo"], transactional="orders-0")
@@ -782,6 +824,17 @@ def test_a_worker_without_partitions_reports_an_outage(kafka: MemoryKafka) -> No
         assert ["no broker answers" in reason for reason in bench.poll_loop.problems] == [True] * (
             not told
         )
+
+
+def test_a_worker_without_partitions_asks_for_a_missing_topic(kafka: MemoryKafka) -> None:
+    """Beside those that exist, so that no answer about it is not taken for an outage."""
+    bench = Bench(kafka, ["bar"])
+    bench.turn(2)
+    [slot] = Scoreboard(1, 1).slots
+    watch = Watching()
+    telling = StatusReporter(slot, bench.poll_loop, watch, TopicLimits([RESULTS]))  # type: ignore[arg-type]
+    telling.turn()
+    assert watch.asked == {RESULTS, "bar"}
 
 
 def test_brokers_that_turn_a_worker_away_are_told_as_that(kafka: MemoryKafka) -> None:
