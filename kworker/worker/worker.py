@@ -185,10 +185,11 @@ class Worker:
     def _open(self, handlers: Handlers) -> bool:
         """Has the handlers' event loop await every `open`; returns False if a drain begins.
 
-        Writes no heartbeat meanwhile. By this, the supervisor finds an `open` that blocks the loop
-        for ever, just as it finds an `__init__` that blocks for ever.
+        The loop writes the heartbeats meanwhile. By this, the supervisor finds an `open` that
+        blocks the loop for ever, just as it finds an `__init__` that blocks for ever.
         """
-        opening = handlers.open(self._config.workers.handler_timeout)
+        timeout_s = self._config.workers.handler_timeout
+        opening = handlers.open(timeout_s, self._write_heartbeat)
         opening.add_done_callback(lambda _: os.write(self._wakes_fd, b"\0"))
         while not opening.done():
             if self._wait(_TITLE_EVERY_S):
@@ -203,10 +204,13 @@ class Worker:
         """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+            self._write_heartbeat()
             if self._wait(min(left, _TITLE_EVERY_S)):
                 return True
         return False
+
+    def _write_heartbeat(self) -> None:
+        self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
 
     def _wait(self, seconds: float) -> bool:
         """Waits until a signal comes, the supervisor has ended, or `seconds` are over.
@@ -331,7 +335,7 @@ class Worker:
         """Waits until the brokers have told all topic limits; returns False if a drain begins."""
         ask_at = time.monotonic() + _ASK_EVERY_S
         while self._phase < Phase.DRAINING:
-            self._slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+            self._write_heartbeat()
             if (answer := watch.facts()) is not None:
                 limits.update(*answer)
                 if limits.complete:

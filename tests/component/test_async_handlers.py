@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import os
 import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,13 @@ from structlog.testing import capture_logs
 
 from kworker.config.model import Config
 from kworker.core.batch import batch
+from kworker.instance.scoreboard import Scoreboard
+from kworker.instance.scoreboard_fields import Field
 from kworker.message import Message
 from kworker.testing import run
-from kworker.worker.handlers import loader
+from kworker.worker.handlers import loaded_handlers, loader
+from kworker.worker.handlers.loaded_handlers import Handler, Handlers
+from kworker.worker.worker import Worker
 from tests.support.supervisor_driver import read_config
 from tests.support.waiting import eventually
 
@@ -134,6 +140,56 @@ def test_a_time_out_of_the_handlers_own_is_left_as_it_is() -> None:
 
     with pytest.raises(TimeoutError, match=r"^the database$"):
         run(Handler, [1])
+
+
+def opening(opens: Callable[[], Awaitable[None]]) -> Handlers:
+    async def handle(given: Message) -> None: ...
+
+    return Handlers(Handler("notify", handle, is_async=True, open=opens), {})
+
+
+def test_a_worker_has_a_heartbeat_while_its_handlers_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that may take its time would pass for one that hangs at its start."""
+    monkeypatch.setattr(loaded_handlers, "ALIVE_EVERY_S", 0.01)
+    monkeypatch.setattr(Worker, "_keep_signals", lambda _self: None)  # pytest keeps its own
+    [slot] = Scoreboard(1, 1).slots
+    beats: set[int] = set()
+
+    async def opens() -> None:
+        for _ in range(500):
+            beats.add(slot.words[Field.HEARTBEAT_NS])
+            if len(beats) == 3:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("no heartbeats")
+
+    lifeline, _cut_at_the_end = os.pipe()
+    worker = Worker(read_config(tmp_path), slot, lifeline, began=0.0)
+    worker._wakeup_fd, worker._wakes_fd = os.pipe()
+    handlers = opening(opens)
+    assert worker._open(handlers)
+    handlers.close()
+
+
+def test_an_open_beyond_its_time_shows_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ignored its cancellation; the supervisor shall end it, as one that blocks the loop."""
+    monkeypatch.setattr(loaded_handlers, "ALIVE_EVERY_S", 0.001)
+    signs: list[None] = []
+    seen: list[int] = []
+
+    async def opens() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        for _ in range(50):
+            seen.append(len(signs))
+            await asyncio.sleep(0.001)
+
+    handlers = opening(opens)
+    handlers.open(0.05, lambda: signs.append(None)).result(WAIT_S)
+    handlers.close()
+    assert 0 < seen[0] <= seen[-1] <= seen[0] + 1  # which was due at the time-out itself
 
 
 @pytest.fixture

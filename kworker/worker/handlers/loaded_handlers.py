@@ -15,6 +15,7 @@ from kworker.worker.handlers.signature import Batching, Call
 
 OnDead = Callable[[Message, BaseException], Any]
 CLOSE_S = 5.0  # for an `async def close`
+ALIVE_EVERY_S = 1.0
 _JOIN_S = 1.0
 
 
@@ -89,17 +90,20 @@ class Handlers:
         handler = self._routes.get(topic, self._default)
         return handler.dead if handler else None
 
-    def open(self, timeout_s: float) -> "Future[None]":
+    def open(self, timeout_s: float, alive: Callable[[], None] = lambda: None) -> "Future[None]":
         """Starts the event loop of `async def` handlers, where every `open` is awaited.
 
         Returns a future that ends when all are open. Called after the fork, before the first
         record. If an `open` raises, or takes longer than `timeout_s`, the others are closed, the
         loop ends, and the future gets the exception.
+
+        Meanwhile the loop calls `alive` every second; not if an `open` blocks it, or goes on after
+        its time-out has cancelled it.
         """
         opened: Future[None] = Future()
         if self.is_async:
             self.loop.start()
-            opened = self.loop.run(lambda: self._open(timeout_s))
+            opened = self.loop.run(lambda: self._open(timeout_s, alive))
             opened.add_done_callback(lambda _: self.abandon() if opened.exception() else None)
         else:
             opened.set_result(None)
@@ -126,11 +130,11 @@ class Handlers:
     def _closes(self) -> list[Callable[[], Any]]:
         return [close for handler in dict.fromkeys(self._all) if (close := handler.close)]
 
-    async def _open(self, timeout_s: float) -> None:
+    async def _open(self, timeout_s: float, alive: Callable[[], None]) -> None:
         async with AsyncExitStack() as opened:
             for handler in dict.fromkeys(self._all):
                 if handler.open:
-                    await _limited("open", handler.open, timeout_s)
+                    await _opened(handler.open, timeout_s, alive)
                 if handler.close:
                     opened.push_async_callback(_awaited, handler.close)
             opened.pop_all()
@@ -141,6 +145,24 @@ class Handlers:
             closing.result(CLOSE_S + _JOIN_S)  # a handler may block the loop
         else:
             close()
+
+
+async def _opened(
+    opening: Callable[[], Awaitable[Any]], limit_s: float, alive: Callable[[], None]
+) -> None:
+    until = asyncio.get_running_loop().time() + limit_s
+    living = asyncio.create_task(_show_life(alive, until))
+    try:
+        await _limited("open", opening, limit_s)
+    finally:
+        living.cancel()
+
+
+async def _show_life(alive: Callable[[], None], until: float) -> None:
+    """Calls `alive` every second until a time of the loop's clock."""
+    while asyncio.get_running_loop().time() < until:
+        alive()
+        await asyncio.sleep(ALIVE_EVERY_S)
 
 
 async def _limited(name: str, function: Callable[[], Awaitable[Any]], limit_s: float) -> None:
