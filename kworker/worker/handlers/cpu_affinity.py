@@ -191,18 +191,19 @@ class _OwnThreads:
 
     Used by the poll thread. It must be fast, because handlers wait for the interpreter's lock
     meanwhile. A thread of the Kafka library is known by its name. To save time, the name of a
-    thread that is already known is not read again.
+    thread that is already known is not read again. A client that is made by a pinned thread has
+    threads on that CPU: these are let go when their names are read.
     """
 
     def __init__(self) -> None:
+        self._every = os.sched_getaffinity(0)
         self._own: dict[str, bool] = {}
         self._young: set[str] = set()  # these may not have been given their names yet
 
     def place(self, cpus: set[int]) -> None:
         for task, own in self._tasks().items():
             if own:
-                with suppress(OSError):  # it has ended, or that CPU was taken from us: anywhere
-                    os.sched_setaffinity(int(task), cpus)
+                _pin(task, cpus)
 
     def load(self) -> CpuLoad:
         """Returns the CPU time of the threads that are pinned, and the idle time of each CPU."""
@@ -216,7 +217,15 @@ class _OwnThreads:
         read = {task: _is_own(task) for task in present if task not in known}
         self._own = known | {task: own for task, own in read.items() if task in self._young}
         self._young = read.keys() - self._own
+        for task, own in read.items():
+            if not own:
+                _pin(task, self._every)
         return known | read
+
+
+def _pin(task: str, cpus: set[int]) -> None:
+    with suppress(OSError):  # it has ended, or that CPU was taken from us: anywhere
+        os.sched_setaffinity(int(task), cpus)
 
 
 def _ran_s(task: str) -> float:

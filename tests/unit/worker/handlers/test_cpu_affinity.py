@@ -185,6 +185,28 @@ def test_the_load_counts_no_time_of_the_kafka_library() -> None:
     assert set(before.idle_s) >= EVERY
 
 
+def test_a_kafka_client_made_by_a_pinned_thread_may_go_anywhere() -> None:
+    """Its threads inherit the CPU of their maker, and do not compete with it for the lock."""
+    assert len(EVERY) > 1, "this test needs a second CPU"
+    threads, ended = _OwnThreads(), threading.Event()
+    client = threading.Thread(target=ended.wait)
+    cpu = {min(EVERY)}
+    threads.place(cpu)
+    try:
+        client.start()
+        assert client.native_id
+        threads.load()  # before it has been given its name
+        assert os.sched_getaffinity(client.native_id) == cpu
+        Path(f"/proc/self/task/{client.native_id}/comm").write_text("rdk:main")
+        threads.load()
+        assert os.sched_getaffinity(client.native_id) == EVERY
+        assert os.sched_getaffinity(0) == cpu
+    finally:
+        ended.set()
+        threads.place(EVERY)
+        client.join()
+
+
 def spin(ended: threading.Event) -> None:
     while not ended.is_set():
         hashlib.sha256(bytes(1 << 20))  # without the interpreter's lock
