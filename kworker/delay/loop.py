@@ -30,7 +30,7 @@ POLL_RECORDS = 500  # records a turn
 IDLE_S = 0.1  # the longest wait in the client while nothing is due
 GATHER_S = 0.02  # from one transaction to the next, while more comes due
 TIDY_S = 2.0  # between transactions that only move positions past gaps
-REST_S = 1.0  # of a partition after a refusal; and the longest back-off before
+REST_S = 1.0  # of a partition that was refused alone; and the longest back-off before
 AGAIN_S = 0.05  # the first back-off before another producer is made
 ASK_S = 2.0
 
@@ -177,6 +177,7 @@ class DelayLoop:
             else:
                 self._in_doubt = self._id_taken = False
                 self._opened_at = self._clock()
+                self._refusals.resumed(self._opened_at)
                 self._problems.pop("producer", None)
         return not self._in_doubt
 
@@ -268,7 +269,7 @@ class DelayLoop:
         try:
             self._forwarder.forward(batch.outputs, positions, metadata)
         except KafkaRequestError as refused:
-            self._refusals.refused(batch.counts, f"refused: {refused}", self._clock())
+            self._refusals.refused(batch.counts, f"refused: {refused}")
             self._back_off(refused)
         else:
             self._record_forwarded(batch, positions)

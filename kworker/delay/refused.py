@@ -1,6 +1,7 @@
 """Partitions whose records Kafka refused: forwarded one at a time, or left out for a while."""
 
 from collections.abc import Collection
+from math import inf
 
 from kworker.core.message import PartitionId
 
@@ -9,9 +10,9 @@ class RefusedPartitions:
     """The partitions whose records were in a transaction that Kafka refused.
 
     Any of these partitions may be the cause. So each is forwarded next in a transaction of its own.
-    If that is refused, too, the partition is left out for `rest_s` seconds. So a record that cannot
-    be written does not hold up other partitions. Owned by the delay process's thread; times are
-    monotonic seconds.
+    If that is refused, too, the partition is left out for `rest_s` seconds in which other
+    partitions can be forwarded. So a record that cannot be written does not hold up other
+    partitions. Owned by the delay process's thread; times are monotonic seconds.
     """
 
     def __init__(self, rest_s: float) -> None:
@@ -19,14 +20,20 @@ class RefusedPartitions:
         self._alone: set[PartitionId] = set()
         self._rests: dict[PartitionId, tuple[float, str]] = {}  # until when, and why
 
-    def refused(self, partitions: Collection[PartitionId], why: str, now: float) -> None:
-        """Notes that Kafka refused a transaction with records of these partitions."""
-        if len(partitions) > 1:
-            self._alone.update(partitions)
-            return
-        for at in partitions:
-            self._alone.add(at)
-            self.rest(at, why, now)
+    def refused(self, partitions: Collection[PartitionId], why: str) -> None:
+        """Notes that Kafka refused a transaction with records of these partitions.
+
+        Nothing can be forwarded until `resumed` is called.
+        """
+        self._alone.update(partitions)
+        if len(partitions) == 1:
+            self._rests.update(dict.fromkeys(partitions, (inf, why)))
+
+    def resumed(self, now: float) -> None:
+        """Begins the rest of the partition refused last, as records can be forwarded again."""
+        for at, (until, why) in self._rests.items():
+            if until == inf:
+                self.rest(at, why, now)
 
     def rest(self, at: PartitionId, why: str, now: float) -> None:
         """Leaves a partition out of all transactions for `rest_s` seconds.
@@ -45,11 +52,17 @@ class RefusedPartitions:
         """Returns the partitions whose records the next transaction forwards.
 
         Skips the partitions in `ready` that are left out until a later time. If any of the others
-        was in a refused transaction, returns one such partition alone.
+        was in a refused transaction, returns one such partition alone, the one refused longest ago.
+        But while a refused partition is left out, returns all others that were in no refused
+        transaction, if there are any: another refusal would stop them, too.
         """
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]
-        return alone[:1] or awake
+        others = [at for at in awake if at not in self._alone]
+        one_rests = any(self.rests_until(at) > now for at in self._alone)
+        if not alone or (others and one_rests):
+            return others
+        return [min(alone, key=self.rests_until)]
 
     def is_alone(self, at: PartitionId) -> bool:
         return at in self._alone

@@ -328,7 +328,7 @@ def test_a_refused_record_holds_back_only_its_own_partition(
     kafka.append(SECOND, 0, value=b"x" * 1_000, headers=headers(0, clocks.wall_ms))
     wait(kafka, clocks, SECOND, 1)  # behind it
     wait(kafka, clocks, SECOND, *range(2, 20), partition=1)
-    bench.run(5_000)
+    bench.run(4_500)
     assert texts(kafka) == numbers(range(2, 20))
     [reason] = [reason for reason in bench.loop.problems if "large" in reason]
     assert reason.startswith("refused: ")
@@ -336,6 +336,25 @@ def test_a_refused_record_holds_back_only_its_own_partition(
     bench.consumer.unsubscribe()
     bench.turns()
     assert bench.loop.problems == []  # it is another's now
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_records_due_later_pass_partitions_that_stay_refused(
+    kafka: MemoryKafka, clocks: Clocks, bad: int
+) -> None:
+    """Each refusal takes the producer from all, by then for as long as a partition rests."""
+    topic = kafka.topic(REQUEUE)
+    assert topic
+    topic.max_message_bytes = 700
+    bench = DelayBench(kafka, clocks)
+    bench.turns(2)
+    for partition in range(bad):
+        due = headers(0, clocks.wall_ms, partition=partition)
+        kafka.append(SECOND, partition, value=b"x" * 1_000, headers=due)
+    wait(kafka, clocks, TEN, *range(20), partition=1)
+    bench.run(13_000)
+    assert texts(kafka) == numbers(range(20))
+    assert any("large" in reason for reason in bench.loop.problems), "an invalid run"
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,14 @@ def test_a_refusal_tries_each_partition_alone() -> None:
     """What cannot be written keeps nobody else's records waiting."""
     refusals = RefusedPartitions(rest_s=1.0)
     assert refusals.choose([A, B, C], 0.0) == [A, B, C]
-    refusals.refused([A, B, C], "too large", 0.0)
+    refusals.refused([A, B, C], "too large")
     assert refusals.choose([A, B, C], 0.0) == [A]
     refusals.accepted([A])
     assert refusals.choose([A, B, C], 0.0) == [B]
-    refusals.refused([B], "too large", 0.0)
-    assert refusals.choose([A, B, C], 0.0) == [C]
+    refusals.refused([B], "too large")
+    refusals.resumed(0.0)
+    assert refusals.choose([A, B, C], 0.5) == [A]
+    assert refusals.choose([B, C], 0.5) == [C]
     refusals.accepted([C])
     assert refusals.choose([A, B, C], 0.5) == [A, C]
     assert refusals.problems == ["too large"]
