@@ -91,8 +91,9 @@ class Tool:
         return {int(row[2]): row[0] for row in self._rows("list")}
 
     def _rows(self, *arguments: str) -> list[list[str]]:
-        lines = [line.split() for line in self._run(*arguments).splitlines() if line.strip()]
-        return lines[1:]  # below the heading
+        # Cells are padded with spaces and end with a tab; a transactional id may contain spaces.
+        lines = [line.split("\t") for line in self._run(*arguments).splitlines() if line.strip()]
+        return [[cell.strip() for cell in line] for line in lines[1:]]  # below the heading
 
     def _run(self, *arguments: str) -> str:
         lines = (f"{name}={_escaped(value)}\n" for name, value in self._settings.items())

@@ -81,6 +81,16 @@ def test_a_hanging_transaction_is_told_with_its_producer(java: Path) -> None:
     assert "--broker-id 1 --max-transaction-timeout 0" in (java / "arguments").read_text()
 
 
+@pytest.mark.parametrize(
+    "name", ["ledger writer", "Source: Custom Source -> Map -> Sink: Unnamed-0"]
+)
+def test_a_producers_name_may_contain_spaces(java: Path, name: str) -> None:
+    """Other programs of the cluster choose theirs; with a wrong one, the wrong one is stopped."""
+    (java / "list").write_text(f"{LISTED}{name}\t7          \t8         \tOngoing         \t\n")
+    producers = {each.producer: each.transactional_id for each in tool().hanging(1, 0)}
+    assert producers == {7: "orders-here-0", 8: name}
+
+
 def test_open_transactions_of_a_partition_are_told(java: Path) -> None:
     assert tool().open_in(3) == [
         Transaction("__consumer_offsets", 3, 12, 7, "orders-here-0", hangs=False)
