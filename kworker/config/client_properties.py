@@ -45,6 +45,10 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | bool] = {
     # write only to topics that they have seen, so there is no new topic to wait for.
     "topic.metadata.propagation.max.ms": 1000,
 }
+# librdkafka's own defaults, and its range for message.max.bytes.
+_BATCH_BYTES = 1_000_000
+_QUEUE_KBYTES = 1_048_576
+_RECORD_BYTES_MIN, _RECORD_BYTES_MAX = 1_000, 1_000_000_000
 # The next owner of a dead host's partition waits for the end of its transaction, too, which
 # brokers check every ten seconds. So this is not much longer than the session time-out.
 _TRANSACTION_TIMEOUT_MS = 30_000
@@ -217,6 +221,29 @@ def transactional(properties: Properties) -> Properties:
         "socket.timeout.ms": min(int(properties.get("socket.timeout.ms", limit_ms)), limit_ms // 2),
     }
     return {**left, **timeouts}
+
+
+def record_sizes(properties: Properties, *, largest: int, smallest: int) -> Properties:
+    """Returns the sizes that a producer with these properties needs for the topics that it writes.
+
+    `largest` and `smallest` are the highest and the lowest size limit of these topics, in bytes.
+    Kafka refuses a whole batch that exceeds the limit of its topic. So a batch is at most as large
+    as the smallest limit. The producer refuses a record that exceeds its own size limit or its
+    queue. So this limit and the queue are at least as large as the largest limit, or as large as
+    librdkafka allows.
+    """
+    record = max(_RECORD_BYTES_MIN, min(largest, _RECORD_BYTES_MAX))
+    try:
+        batch = int(properties.get("batch.size", _BATCH_BYTES))
+        queue = int(properties.get("queue.buffering.max.kbytes", _QUEUE_KBYTES))
+    except ValueError:
+        # The client reports a property that is not a number.
+        return {"message.max.bytes": record}
+    return {
+        "message.max.bytes": record,
+        "batch.size": max(1, min(batch, smallest)),
+        "queue.buffering.max.kbytes": max(queue, record // 1024 + 1),
+    }
 
 
 def admin_properties(config: Config) -> Properties:

@@ -13,7 +13,12 @@ from kworker.clients.admin import Admin
 from kworker.clients.errors import KafkaRequestError
 from kworker.clients.reader import TopicReader
 from kworker.clients.transactions import KafkaTransactor
-from kworker.config.client_properties import admin_properties, producer_properties, transactional
+from kworker.config.client_properties import (
+    admin_properties,
+    producer_properties,
+    record_sizes,
+    transactional,
+)
 from kworker.config.model import Config
 from kworker.config.topics import BYTES_MAX, TopicInfo, own_topics
 from kworker.dead_letters.reader import DeadLetters
@@ -23,7 +28,6 @@ from kworker.dead_letters.resolver import Resolver, Signature
 from kworker.errors import ConfigError, UsageError
 
 TIMEOUT_S = 20.0
-_BATCH_BYTES = 1_000_000  # the library's own default
 # The errors raised carry the part of the library's log that users need.
 logging.getLogger("librdkafka").addHandler(logging.NullHandler())
 
@@ -107,15 +111,12 @@ def resolver(found: Access, how: How, to: Requeue | OtherTopic | None) -> Resolv
     properties of the producer.
     """
     config = found.config
-    # A record larger than its topic's limit fails the whole batch that it is in.
     limits = [found.bytes_max(to.topic)] if to else []
     limits.append(found.bytes_max(config.dead_state_topic))
     properties = transactional(producer_properties(config, slot=0))
-    batch = min(int(properties.get("batch.size", _BATCH_BYTES)), *limits, _BATCH_BYTES)
     own = {
         "client.id": f"{config.name}-{config.instance}-redrive",
-        "message.max.bytes": max(limits),
-        "batch.size": batch,
+        **record_sizes(properties, largest=max(limits), smallest=min(limits)),
     }
     name = f"{config.name}.redrive"
     try:

@@ -26,7 +26,7 @@ from kworker.cli.records.options import (
     ValuesArgument,
 )
 from kworker.config import toml_file
-from kworker.config.client_properties import admin_properties, producer_properties
+from kworker.config.client_properties import admin_properties, producer_properties, record_sizes
 from kworker.config.model import Config
 from kworker.config.topics import BYTES_MAX, own_topics
 from kworker.core.message import HeaderList
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 TIMEOUT_S = 20.0
-_BATCH_BYTES = 1_000_000
+_RECORD_BYTES = 1_000_000  # up to here the broker judges, which measures compressed records
 _FIELDS = frozenset({"topic", "partition", "offset", "timestamp", "key", "value", "headers"})
 _STDIN = Path("-")
 
@@ -221,13 +221,12 @@ def _sender(config: Config, info: "TopicInfo") -> "RecordSender":
     from kworker.clients.sender import RecordSender
 
     limit = int(info.config[BYTES_MAX])
+    properties = producer_properties(config, slot=0)
     own = {
         "client.id": f"{config.name}-{config.instance}-send",
-        "message.max.bytes": max(limit, _BATCH_BYTES),
-        # One record over the topic's limit would else take those of its batch with it.
-        "batch.size": min(limit, _BATCH_BYTES),
+        **record_sizes(properties, largest=max(limit, _RECORD_BYTES), smallest=limit),
     }
-    return RecordSender({**producer_properties(config, slot=0), **own}, timeout_s=TIMEOUT_S)
+    return RecordSender({**properties, **own}, timeout_s=TIMEOUT_S)
 
 
 # -- sending ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from kworker.config.client_properties import (
     consumer_properties,
     leader_properties,
     producer_properties,
+    record_sizes,
     transactional,
 )
 from kworker.config.model import Config
@@ -105,6 +106,22 @@ def test_librdkafka_takes_the_defaults() -> None:
     """For both kinds of client, without a broker."""
     assert list(refusals("consumer", consumer_properties(config(topic="^.*"), slot=0))) == []
     assert list(refusals("producer", producer_properties(config(), slot=0))) == []
+
+
+@pytest.mark.parametrize("limit", [0, 999, 1_000_000_001, 2_147_483_647])
+def test_librdkafka_takes_the_sizes_for_every_topic(limit: int) -> None:
+    """A topic's limit may be any number of 31 bits; its own are from 1000 bytes to 1 GB."""
+    properties = producer_properties(config(), slot=0)
+    sizes = record_sizes(properties, largest=limit, smallest=limit)
+    assert list(refusals("producer", {**properties, **sizes})) == []
+
+
+def test_a_size_that_is_no_number_is_left_to_librdkafka() -> None:
+    """Whose reason names it."""
+    for name in ("batch.size", "queue.buffering.max.kbytes"):
+        properties = {**producer_properties(config(), slot=0), name: "large"}
+        sizes = record_sizes(properties, largest=2_000, smallest=2_000)
+        assert [each.name for each in refusals("producer", {**properties, **sizes})] == [name]
 
 
 def test_every_property_that_librdkafka_refuses_is_told() -> None:
