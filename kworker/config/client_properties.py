@@ -61,6 +61,7 @@ _DELAY_DEFAULTS: Mapping[str, str | int | bool] = {
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 10_000,
 }
+_DELAY_BATCH_BYTES = 65_536
 # A leader that died is replaced after ten seconds, like a worker. A leader whose broker was down
 # for less stays leader, because it reconnects without a long back-off.
 _LEADER_DEFAULTS: Mapping[str, str | int | bool] = {
@@ -166,12 +167,11 @@ def transactional_id(config: Settings, slot: ClientSlot) -> str:
 
 def delay_producer_properties(config: Config) -> Properties:
     """The properties of the delay process's transactional producer."""
-    return {
-        **transactional(producer_properties(config, slot="delay")),
-        # Every record of a delay topic fits into requeue; batches stay small so that they fit, too.
-        "message.max.bytes": 1_000_000_000,
-        "batch.size": 65_536,
-    }
+    properties = transactional(producer_properties(config, slot="delay"))
+    # Every record of a delay topic fits into requeue; batches stay small so that they fit, too. The
+    # queue holds one transaction at most, whatever its limit.
+    sizes = record_sizes(properties, largest=_RECORD_BYTES_MAX, smallest=_DELAY_BATCH_BYTES)
+    return {**properties, **sizes}
 
 
 def _owned_by_consumer(config: Config, slot: ClientSlot) -> Properties:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import (
     admin_properties,
     consumer_properties,
+    delay_producer_properties,
     leader_properties,
     producer_properties,
     record_sizes,
@@ -155,6 +157,17 @@ def test_a_transaction_times_out_soon_whatever_the_file_says() -> None:
         properties = transactional(producer_properties(config(producer=own), slot=0))
         assert 30_000 <= int(properties["transaction.timeout.ms"]) <= 60_000
         KafkaTransactor(properties, "orders-host-1-0", timeout_s=1.0)  # raises if refused
+
+
+def test_a_delayed_record_fits_into_the_queue_of_any_file() -> None:
+    """With less room than the record needs, its partition would stand still for ever."""
+    small = config(producer={"queue.buffering.max.kbytes": 64, "log_level": 0})
+    producer = Producer(delay_producer_properties(small))
+    producer.produce("orders.requeue", bytes(1 << 20))  # raises if refused
+    producer.purge()
+    properties = delay_producer_properties(config())
+    assert int(properties["queue.buffering.max.kbytes"]) * 1024 > 1_000_000_000
+    assert properties["batch.size"] == 65_536
 
 
 @given(st.text("orders.qu-", max_size=20))
