@@ -10,6 +10,7 @@ from kworker.core.duration import parse_duration
 # A delayed record or dead letter carries more headers than its source record.
 HEADROOM_BYTES = 64 * 1024
 BYTES_MAX = "max.message.bytes"
+_BYTES_MAX_LARGEST = (1 << 31) - 1  # the largest value that Kafka takes
 IN_SYNC = "min.insync.replicas"
 SETTINGS = (
     BYTES_MAX,
@@ -103,10 +104,11 @@ def plan(config: Config, sources: Mapping[str, TopicInfo]) -> list[TopicSpec]:
     """
     partitions = max(info.partitions for info in sources.values())
     replication = max(info.replication for info in sources.values())
+    size = _most(sources, BYTES_MAX, 1048588) + HEADROOM_BYTES
     in_sync = {IN_SYNC: str(_most(sources, IN_SYNC, 1))}
     lasting = {
         **in_sync,
-        BYTES_MAX: str(_most(sources, BYTES_MAX, 1048588) + HEADROOM_BYTES),
+        BYTES_MAX: str(min(size, _BYTES_MAX_LARGEST)),
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",

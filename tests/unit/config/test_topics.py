@@ -40,6 +40,13 @@ def test_own_topics_take_the_largest_limits_of_the_sources() -> None:
     assert planned["orders.dead"].config["max.message.bytes"] == str(9000 + 65536)
 
 
+def test_a_planned_size_limit_is_one_that_kafka_takes() -> None:
+    """A source without a real limit has the most already, and a number above is refused."""
+    source = TopicInfo(1, 1, {"max.message.bytes": "2147483647"})
+    planned = {spec.name: spec.config for spec in plan(config(), {"a": source})}
+    assert planned["orders.dead"]["max.message.bytes"] == "2147483647"
+
+
 def test_topics_of_waiting_and_dead_records_never_expire() -> None:
     """Unread retries must outlast a service that is down for a month."""
     planned = {spec.name: spec.config for spec in plan(config(), {"a": SMALL})}
