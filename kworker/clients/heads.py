@@ -21,9 +21,9 @@ _OWN = {
     "auto.offset.reset": "earliest",  # expired records cannot be read
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 10,
-    # One record of each partition is enough.
+    # One record of each partition is enough. The queue's limit is that of a fetch, too, unless the
+    # user's message.max.bytes is higher: a client with a lower fetch.max.bytes would be refused.
     "fetch.message.max.bytes": 1 << 18,
-    "fetch.max.bytes": 1 << 22,
     "queued.min.messages": 1,
     "queued.max.messages.kbytes": 1 << 12,
 }

@@ -75,3 +75,9 @@ def test_a_partition_that_cannot_be_read_is_left_out(
     fill(cluster, "orders", {0: 9})
     asked = {("orders", 0): Settled(0), ("orders", 99): Settled(0)}
     assert found(cluster, asked) == [{("orders", 0): 0}]
+
+
+def test_a_service_with_large_records_has_its_heads_read() -> None:
+    """The library refuses a fetch.max.bytes below the file's message.max.bytes."""
+    large = {"message.max.bytes": 10_000_000, "log_level": 0}
+    HeadReader({"bootstrap.servers": "127.0.0.1:9", **large}, "nobody").close()
