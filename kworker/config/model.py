@@ -44,7 +44,7 @@ class Section(BaseModel):
 
 class SourceSettings(Section):
     topics: list[str] = Field(min_length=1)
-    """Names, or one "^regex"."""
+    """Names, or one "^regex" (POSIX extended): [0-9] for a digit, ^(a|b) for alternatives."""
     start: Literal["earliest", "latest", "fail"] = "earliest"
     """earliest | latest | fail: position of the group at its first start, and only then."""
     max_age: DurationOrOff = ""  # type: ignore[assignment]

@@ -20,7 +20,13 @@ is a file with all keys, to copy from.
 A duration is `"200ms"`, `"5s"`, `"10m"` or `"24h"`, a size `"16KiB"`, `"64MiB"` or `"2GiB"`. Paths
 are relative to the folder of the file. Any text may be `{ file = "…" }` or `{ env = "…" }`; such a
 value is never shown. A variable of the environment overrides a key: `KWORKER_WORKERS__THREADS=32`,
-with lists and tables as JSON."""
+with lists and tables as JSON.
+
+A `"^regex"` in `source.topics` is a POSIX extended regular expression, since Kafka's client
+searches names for it with libc: letters, digits, `-`, `_`, `\\.` for a dot, `.` for any character,
+`[a-z0-9]`, `(a|b)`, `*`, `+`, `?`, `{2,3}` and `$`. It need not reach the end of a name: `^orders-`
+finds `orders-eu`. What only Python knows, such as `\\d` or `(?:…)`, is refused, and the message
+says what to write instead. With `group.protocol = "consumer"` it must end with `.*` or `$`."""
 
 
 class KeyReference(NamedTuple):

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from kworker.config.client_properties import CONSUMER_DEFAULTS, PRODUCER_DEFAULTS
+from kworker.config import topic_pattern
+from kworker.config.client_properties import (
+    CONSUMER_DEFAULTS,
+    PRODUCER_DEFAULTS,
+    speaks_new_protocol,
+)
 from kworker.config.kafka_rules import group_protocol, properties, sasl, transactions
 from kworker.config.keys import Key, nearest
 from kworker.config.model import Settings
@@ -52,10 +57,15 @@ def source_topics(config: Settings) -> Iterator[Problem]:
             key, f'a regular expression must be the only entry, got "{patterns[0]}" beside others'
         )
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            yield Problem(key, f'expected a regular expression, got "{pattern}": {error}')
+        if reason := topic_pattern.mistake(pattern):
+            text = f'expected a POSIX extended regular expression, got "{pattern}": {reason}'
+            yield Problem(key, text)
+        elif speaks_new_protocol(config) and not topic_pattern.reaches_the_end(pattern):
+            text = (
+                'expected .* or $ at its end, since with group.protocol = "consumer" brokers'
+                f' compare it with whole names, got "{pattern}"'
+            )
+            yield Problem(key, text, (("kafka",),))
     yield from _bad_topics(key, [topic for topic in topics if topic not in patterns])
     yield from _repeated(key, topics)
 
@@ -108,12 +118,9 @@ def _is_source(config: Settings, topic: str) -> bool:
     pattern = config.source.pattern
     if not pattern:
         return topic in config.source.topics
-    if of_a_service(topic):
+    if of_a_service(topic) or topic_pattern.mistake(pattern):
         return False
-    try:
-        return re.match(pattern, topic) is not None
-    except re.error:
-        return False
+    return re.match(pattern, topic) is not None
 
 
 def retries(config: Settings) -> Iterator[Problem]:

@@ -51,7 +51,8 @@ def source_topics(config: Config, existing: Iterable[str]) -> list[str]:
     if not config.source.pattern:
         return config.source.topics
     pattern = re.compile(config.source.pattern)
-    # As in librdkafka, the pattern need not match the whole name.
+    # As in Kafka's client: it need not match the whole name, and `topic_pattern` has refused what
+    # the client reads otherwise.
     return [name for name in existing if pattern.match(name) and not of_a_service(name)]
 
 

@@ -215,7 +215,15 @@ def test_name_and_handler_are_needed(problems: Problems, text: str, line: str) -
     ("topics", "line"),
     [
         ('["^a", "b"]', 'source.topics: a regular expression must be the only entry, got "^a"'),
-        ('["^("]', 'source.topics: expected a regular expression, got "^(": missing )'),
+        (
+            '["^("]',
+            'source.topics: expected a POSIX extended regular expression, got "^(": missing )',
+        ),
+        (
+            r"['^a\d+$']",
+            r'source.topics: expected a POSIX extended regular expression, got "^a\d+$": \d is not'
+            " in it; write [0-9]",
+        ),
         ('["a b"]', "source.topics: expected a topic's name"),
         ('["a", "a"]', 'source.topics: "a" is listed 2 times; keep one'),
         ("[]", "source.topics: expected at least one, got an empty list"),
@@ -235,6 +243,15 @@ def test_a_pattern_must_not_match_what_the_service_writes(problems: Problems, lo
         'delivery.results: "invoices" is a source topic: the service would read its own output'
     ]
     assert load(toml().replace('["orders"]', '["^.*"]')).source.pattern == "^.*"
+
+
+def test_brokers_must_not_read_a_pattern_otherwise(problems: Problems, load: Load) -> None:
+    """By the newer group protocol they compare it with whole names, so `^orders-` finds none."""
+    new = {"kafka": '"group.protocol" = "consumer"', "workers": 'membership = "dynamic"'}
+    [found] = problems(toml(**new).replace('["orders"]', '["^orders-"]'))
+    assert found.startswith("source.topics: expected .* or $ at its end, since with group.protocol")
+    for pattern in ("^orders-.*", "^orders-(eu|us)$"):
+        assert load(toml(**new).replace('["orders"]', f'["{pattern}"]')).source.pattern == pattern
 
 
 def test_every_mistake_is_told_at_once(problems: Problems) -> None:
