@@ -48,8 +48,8 @@ class CodeWatch:
                     count += 1
                     try:
                         yield str(file.relative_to(folder)), file.stat().st_mtime_ns
-                    except FileNotFoundError:
-                        continue  # removed meanwhile
+                    except OSError:
+                        continue  # removed meanwhile, or in a closed folder
 
 
 def _is_skipped(folder: str) -> bool:

@@ -36,6 +36,14 @@ def test_a_changed_or_new_file_is_named_once(folder: Path, name: str) -> None:
     assert [watched.looks() for _ in range(3)] == [[], [name], []]
 
 
+def test_a_file_that_cannot_be_looked_at_is_left_out(folder: Path) -> None:
+    """The supervisor must not end by it."""
+    (folder / "loop.py").symlink_to("loop.py")
+    watched = Watched(folder)
+    (folder / "handlers.py").write_text("changed")
+    assert [watched.looks() for _ in range(2)] == [[], ["handlers.py"]]
+
+
 def test_a_removed_file_is_a_change(folder: Path) -> None:
     watched = Watched(folder)
     (folder / "shop/orders.py").unlink()
