@@ -107,5 +107,5 @@ def _value(text: str, annotation: Any) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text  # validation reports it at its key

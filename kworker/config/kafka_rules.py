@@ -119,14 +119,14 @@ def transactions(config: Settings) -> Iterator[Problem]:
         return
     own = {**config.kafka.common, **config.kafka.producer}
     try:
-        limit_ms = int(transactional(own)["transaction.timeout.ms"])
-    except ValueError:
-        return  # the client reports a property that is not a number
-    if 2 * config.delivery.commit_interval > limit_ms / 1000:
+        limit_s = int(transactional(own)["transaction.timeout.ms"]) / 1000
+    except (ValueError, OverflowError):
+        return  # the client reports a property that is not a number, or too large
+    if 2 * config.delivery.commit_interval > limit_s:
         yield Problem(
             ("delivery", "commit_interval"),
             f"{format_duration(config.delivery.commit_interval)} is more than half of"
-            f" transaction.timeout.ms ({format_duration(limit_ms / 1000)}), after which Kafka"
+            f" transaction.timeout.ms ({format_duration(limit_s)}), after which Kafka"
             " aborts a transaction; lower commit_interval, or raise transaction.timeout.ms",
             (("delivery", "guarantee"), ("kafka",)),
         )

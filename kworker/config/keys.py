@@ -22,7 +22,7 @@ def dotted(key: Key, raw: object = None) -> str:
     """
     text = ""
     for part in key:
-        raw = _item(raw, part)
+        raw = item(raw, part)
         if isinstance(part, int):
             name = raw.get("name") if isinstance(raw, dict) else None
             text += f"[{name if isinstance(name, str) else part}]"
@@ -31,10 +31,11 @@ def dotted(key: Key, raw: object = None) -> str:
     return text
 
 
-def _item(raw: object, part: str | int) -> object:
+def item(raw: object, part: str | int) -> object:
+    """Returns the value of `part` in a table or list; None if it is not there."""
     if isinstance(raw, dict):
         return raw.get(part)
-    if isinstance(raw, list) and isinstance(part, int):
+    if isinstance(raw, list) and isinstance(part, int) and part < len(raw):
         return raw[part]
     return None
 

@@ -23,7 +23,7 @@ from kworker.core.address import Address
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _HANDLER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _EXCEPTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_BREAKER = re.compile(r"(\d+)% of (\d+)")
+_BREAKER = re.compile(r"(\d{1,3})% of (\d{1,9})")
 _TOKEN_LENGTH = 16
 _IDEMPOTENCY_KEY = re.compile(r"json:.+|header:.+|key|" + _HANDLER.pattern)
 _REDIS = re.compile(r"(redis|rediss|unix)://.+")

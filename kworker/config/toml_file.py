@@ -15,7 +15,7 @@ from kworker.config.model import Config, Raw, Settings, TableSettings
 from kworker.config.rules import RULES
 from kworker.config.secrets import is_secret, without_values
 from kworker.config.spark_rules import tables
-from kworker.config.validation import GOT, Problem, overlaps, validate
+from kworker.config.validation import GOT, Problem, overlaps, unfit, validate
 from kworker.errors import ConfigError
 
 SYSTEM_FILE = Path("/etc/kworker/kworker.toml")
@@ -37,22 +37,27 @@ def find(path: str | Path | None = None) -> Path:
     """
     named = path or os.environ.get("KWORKER_CONFIG")
     places = [Path(named)] if named else [Path("kworker.toml"), SYSTEM_FILE]
-    for place in places:
-        if place.is_file():
-            return place.absolute()
-    if not named:
+    try:
+        for place in places:
+            if place.is_file():
+                return place.absolute()
+        raise ConfigError(_not_found(places, "" if path or not named else " ($KWORKER_CONFIG)"))
+    except OSError as error:  # a folder that is closed to this user, or a removed working folder
+        where = error.filename or "the working folder"
+        raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
+
+
+def _not_found(places: list[Path], source: str) -> str:
+    if len(places) > 1:
         searched = ", ".join(str(place.absolute()) for place in places)
-        raise ConfigError(
+        return (
             f"no configuration file at {searched}; name one with --config or $KWORKER_CONFIG,"
             " or write one with: kworker init"
         )
-    source = "" if path else " ($KWORKER_CONFIG)"
     given = f"{places[0].absolute()}{source}"
     if places[0].is_dir():
-        raise ConfigError(f"{given} is a folder; name the file in it")
-    raise ConfigError(
-        f"the configuration file {given} does not exist; write one with: kworker init"
-    )
+        return f"{given} is a folder; name the file in it"
+    return f"the configuration file {given} does not exist; write one with: kworker init"
 
 
 def load(path: str | Path | None = None, changes: Raw | None = None) -> Config:
@@ -100,7 +105,7 @@ def _toml(file: Path) -> Raw:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # not TOML, or not even UTF-8
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested without end
         raise ConfigError(f"{file} is not TOML: {error}") from error
 
 
@@ -121,7 +126,7 @@ class _Reading:
     problems: list[str] = field(default_factory=list)
     secrets: set[Key] = field(default_factory=set)
     unread: set[Key] = field(default_factory=set)
-    """Keys whose `{ file = }` or `{ env = }` could not be read."""
+    """Keys whose value cannot be used, or whose `{ file = }` or `{ env = }` cannot be read."""
     secret_values: set[str] = field(default_factory=set)
     variables: dict[Key, str] = field(default_factory=dict)
     """The environment variable that a key's value came from."""
@@ -173,6 +178,8 @@ class _Reading:
         return f"{dotted(problem.key, raw)}: {text}{source}"
 
     def _resolved(self, raw: Any, key: Key) -> Any:
+        if reason := unfit(raw, len(key)):
+            return self._unusable(key, reason)
         if isinstance(raw, list):
             return [self._resolved(item, (*key, index)) for index, item in enumerate(raw)]
         if not isinstance(raw, dict):
@@ -190,21 +197,24 @@ class _Reading:
         key = _flat_key(key)
         self.secrets.add(key)
         [(kind, where)] = indirection.items()
+        file = self.folder / where
         try:
-            text = os.environ[where] if kind == "env" else self._read(where)
+            text = os.environ[where] if kind == "env" else file.read_text("utf-8").rstrip("\r\n")
+            reason = unfit(text, 0)
         except KeyError:
             reason = f"the environment variable {where} is not set"
         except (OSError, ValueError) as error:
-            reason = f"{self.folder / where} cannot be read: {getattr(error, 'strerror', error)}"
-        else:
-            self.secret_values.add(text)
-            return text
-        self.problems.append(f"{dotted(key)}: {reason}")
-        self.unread.add(key)
-        return ""
+            reason = f"{file} cannot be read: {getattr(error, 'strerror', error)}"
+        if reason:
+            return self._unusable(key, reason)
+        self.secret_values.add(text)
+        return text
 
-    def _read(self, where: str) -> str:
-        return Path(self.folder, where).read_text("utf-8").rstrip("\r\n")
+    def _unusable(self, key: Key, reason: str) -> str:
+        """Notes a problem with a value; returns "" in its place."""
+        self.problems.append(f"{dotted(_flat_key(key))}: {reason}")
+        self.unread.add(_flat_key(key))
+        return ""
 
     def _flatten(self, raw: Raw, table: Key) -> None:
         *parents, last = table

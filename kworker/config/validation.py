@@ -1,6 +1,7 @@
 """Validates the contents of a file: returns settings, and a problem for each mistake."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from kworker.config.keys import CLIENT_SECTIONS, Key, suggestion
+from kworker.config.keys import CLIENT_SECTIONS, Key, item, suggestion
 from kworker.config.model import Raw, Settings
 
 
@@ -56,6 +57,34 @@ _PLACEHOLDERS: Mapping[str, Any] = {
     "redis": "redis://host",
     "key": "key",
 }
+
+_DEPTH_MAX = 20  # far more than any key has
+
+
+def unfit(value: object, depth: int) -> str:
+    """Returns the reason why no key can have this value, which is in `depth` tables and lists.
+
+    Returns "" if some key could. Rules and clients need not expect what is unfit.
+    """
+    match value:
+        case int() if value.bit_length() > 63:
+            return "expected a number of at most 64 bits"
+        case float() if not math.isfinite(value):
+            return "expected a finite number"
+        case str() if not _is_unicode(value):
+            return "expected text in UTF-8"
+        case dict() | list() if depth > _DEPTH_MAX:
+            return f"expected at most {_DEPTH_MAX} tables and lists around it"
+    return ""
+
+
+def _is_unicode(text: str) -> bool:
+    """Returns False for a text with surrogates, as other bytes of the environment become."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:
@@ -156,10 +185,12 @@ def _repaired(raw: Raw, errors: Iterable[ErrorDetails]) -> Raw:
     return repaired
 
 
-def _repair(raw: Any, key: Key, *, missing: bool) -> None:
+def _repair(raw: object, key: Key, *, missing: bool) -> None:
     *parents, last = key
     for part in parents:
-        raw = raw[part]
+        raw = item(raw, part)
+    if not isinstance(raw, dict):  # an earlier repair has removed the list around it
+        return
     if missing:
         raw[last] = deepcopy(_PLACEHOLDERS.get(str(last), ""))
     else:

@@ -1,5 +1,6 @@
 """The types of values in `kworker.toml`: how the file spells them, and what they become."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,15 @@ from kworker.core.duration import format_duration, parse_duration
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)")
 _SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE_END = 1 << 63
 
 
 def parse_size(text: object) -> int:
     """Parses a size such as `"64MiB"` into bytes. Raises ValueError for any other text."""
-    if match := _SIZE.fullmatch(text) if isinstance(text, str) else None:
-        return int(float(match[1]) * _SIZE_BYTES[match[2]])
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    size = float(match[1]) * _SIZE_BYTES[match[2]] if match else math.inf
+    if size < _SIZE_END:
+        return int(size)
     raise ValueError('expected a size such as "16KiB", "64MiB" or "2GiB"')
 
 

@@ -83,16 +83,19 @@ class Reload:
         """Reads the configuration again, and begins the preflight check with it.
 
         Refuses a configuration with mistakes, or with changes of keys that must not change while
-        the service runs.
+        the service runs. Refuses also if `read_config` raises any other exception.
         """
         self._announcer.reloading()
         try:
             new = read_config()
-            problems = fixed_key_problems(old, new)
+            problems, code = fixed_key_problems(old, new), ExitCode.CONFIG
         except ConfigError as error:
-            problems = error.problems
+            problems, code = error.problems, ExitCode.CONFIG
+        except Exception as error:  # noqa: BLE001 - no mistake of ours may end a service that runs
+            _LOG.exception("the configuration cannot be read; the service goes on with what it has")
+            problems, code = [f"{type(error).__name__}: {error}"], ExitCode.FAILURE
         if problems:
-            self._refuse("reload", problems, ExitCode.CONFIG, peer)
+            self._refuse("reload", problems, code, peer)
         else:
             self._check("reload", new, now, peer)
 

@@ -125,6 +125,19 @@ def test_a_refused_reload_is_78_with_its_lines(service: Service):
     assert refused.value.exit_code == 78
 
 
+def test_a_reload_that_raises_is_refused_with_its_reason(service: Service):
+    """Whatever a document makes of the reader, the service that runs must go on."""
+    service.serve()
+    before = service.running()
+    (service.folder / "settings.json").write_text("{")
+    with pytest.raises(CommandRefused, match="JSONDecodeError: ") as refused:
+        service.client.request("reload")
+    assert refused.value.exit_code == 1
+    service.says("reload refused, nothing is changed: JSONDecodeError: ")
+    service.says('"exc_type":"JSONDecodeError"')
+    assert service.running() == before
+
+
 def test_dump_names_the_processes_whose_stacks_it_asked_for(service: Service):
     service.serve()
     dumped = service.client.request("dump")["dumped"]
