@@ -225,16 +225,18 @@ def _folder(loaded: Config) -> Any:
 def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> dict[str, Any] | None:
     """Shows the supervisor's replies as progress. Returns the final reply; None if none came."""
     shown = ""
-    for line in lines:
-        if line.get("done"):
-            _show_over(shown, "")
-            return line
-        text = _progress(line)
-        if text != shown:
-            _show_over(shown, text)
-            shown = text
-        if end_at is not None and time.monotonic() > end_at:
-            break
+    try:
+        for line in lines:
+            if line.get("done"):
+                return line
+            text = _progress(line)
+            if text != shown:
+                _show_over(shown, text)
+                shown = text
+            if end_at is not None and time.monotonic() > end_at:
+                break
+    finally:
+        _show_over(shown, "")  # a refusal has a line of its own
     return None
 
 
@@ -242,7 +244,8 @@ def _progress(line: dict[str, Any]) -> str:
     left = f", {line['left']} to replace" if "left" in line else ""
     oldest = f", the oldest for {line['oldest_s']:.0f} s" if line["in_hand"] else ""
     text = f"{line['state']}: {line['workers']} workers, {line['in_hand']} records in hand"
-    return text + oldest + left
+    check = ", the preflight check runs" if line.get("checking") else ""
+    return text + oldest + left + check
 
 
 def _show_over(before: str, text: str) -> None:

@@ -31,7 +31,7 @@ class Limits:
     check_s: float = 300.0  # a preflight check that takes longer is killed and repeated
     ready_s: float = 30.0  # systemd receives READY by then, joined or not
     status_every_s: float = 2.0  # between two STATUS lines to systemd, at least
-    progress_every_s: float = 0.5  # between progress lines to `stop` and `restart`
+    progress_every_s: float = 0.5  # between progress lines to `stop`, `reload` and `restart`
     sample_every_s: float = 1.0  # between samples of the counters, for rates
     rate_over_s: float = 5.0  # the time that a rate is measured over
     memory_every_s: float = 5.0  # between checks of the workers' sizes

@@ -43,6 +43,7 @@ class _Pending:
     config: Config
     check: Check
     peer: Connection | None
+    waiting: ProgressSubscribers  # the peer, while the check runs
 
 
 class Reload:
@@ -104,10 +105,17 @@ class Reload:
         self._check("restart", config, now, peer)
 
     def turn(self, now: float, progress: Callable[[], Reply]) -> None:
+        """Acts on a finished check, and goes on with the rolling restart.
+
+        Sends progress to the waiting commands, also during a check: some take minutes, and a
+        command takes a silent supervisor for one that hangs.
+        """
         report = self._pending.check.turn(now) if self._pending else None
         if report is not None and self._pending is not None:
             pending, self._pending = self._pending, None
             self._act_on(pending, report, now)
+        elif self._pending:
+            self._pending.waiting.turn(now, lambda: {**progress(), "checking": True})
         self.rolling_restart.turn(now)
         self._subscribers.turn(now, lambda: {**progress(), "left": self.rolling_restart.left})
         if self.rolling_restart.left == 0:
@@ -127,7 +135,10 @@ class Reload:
     def _check(self, command: str, config: Config, now: float, peer: Connection | None) -> None:
         self._drop_pending("a newer reload or restart took its place")
         check = Check(self._preflight, config, self._selector, now, self._limits.check_s)
-        self._pending = _Pending(command, config, check, peer)
+        waiting = ProgressSubscribers(self._limits.progress_every_s)
+        if peer:
+            waiting.add(peer)
+        self._pending = _Pending(command, config, check, peer, waiting)
 
     def _act_on(self, pending: _Pending, report: PreflightReport, now: float) -> None:
         for warning in report.warnings:

@@ -71,7 +71,9 @@ def test_status_json_is_the_document(service: Service):
 def test_restart_and_reload_wait_for_their_end(service: Service):
     service.serve()
     before = service.running()
-    assert kworker(service.folder, "restart").stdout == "orders: restart done\n"
+    restarted = kworker(service.folder, "restart")
+    assert restarted.stdout == "orders: restart done\n"
+    assert ", the preflight check runs\n" in restarted.stderr
     rows = [*service.workers(), service.delay()]
     assert {(row["restarts"], row["replacements"]) for row in rows[:2]} == {(0, 1)}
     assert rows[2]["restarts"] == 0

@@ -112,9 +112,31 @@ def test_restart_tells_when_all_are_replaced(service: Service):
     service.serve()
     before = service.running()
     lines = list(service.client.follow("restart"))
-    assert lines[0]["left"] == 2
+    assert next(line["left"] for line in lines if "left" in line) == 2
     assert lines[-1] == {"done": True, "exit_code": 0}
     assert not set(service.running().values()) & set(before.values())
+
+
+@pytest.mark.parametrize("verb", ["restart", "reload"])
+def test_a_long_check_keeps_its_command_waiting(service: Service, verb: str):
+    """An import may take longer than a command waits for a line."""
+    service.write(limits={"progress_every_s": 0.1})
+    service.serve()
+    service.write(preflight={"takes_s": 2})
+    client = ControlClient("orders", StateFolder(service.folder), answer_timeout_s=1)
+    lines = list(client.follow(verb))
+    assert lines[0]["checking"]
+    assert lines[-1] == {"done": True, "exit_code": 0}
+    assert next(line["left"] for line in lines if "left" in line) == 2
+
+
+def test_a_long_check_that_fails_refuses_its_command(service: Service):
+    service.write(limits={"progress_every_s": 0.1})
+    service.serve()
+    service.write(preflight={"takes_s": 1, "problems": ["handler: no module named nope"]})
+    with pytest.raises(CommandRefused, match="no module named nope") as refused:
+        list(service.client.follow("reload"))
+    assert refused.value.exit_code == 78
 
 
 def test_a_refused_reload_is_78_with_its_lines(service: Service):

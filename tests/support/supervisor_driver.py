@@ -6,7 +6,7 @@ happened:
 - `settings.json`: `processes`, `drain_timeout` and the like, read at the start and at a reload;
 - `limits.json`: the supervisor's waits, shortened;
 - `preflight.json`: the report of the preflight check; fine when it is not there. With a `cluster`
-  in it, a copy of the service on this host is looked for, too;
+  in it, a copy of the service on this host is looked for, too; with `takes_s`, it takes so long;
 - `behaviour.json`: what a worker does, by slot or `*`, read when it is born;
 - `births`: a line for each life of a worker: slot, pid, monotonic time;
   `delay-births`: the same for the delay process, whose behaviour is that of `delay`.
@@ -77,6 +77,7 @@ def preflight(folder: Path) -> PreflightReport:
         os.kill(os.getpid(), wanted["crash"])
     if "hang" in wanted:
         select.select([], [], [])
+    select.select([], [], [], wanted.pop("takes_s", 0))
     report = PreflightReport(**{"cluster": str(folder), **wanted})
     if "cluster" in wanted:
         _tell_of_twins(read_config(folder), report)

@@ -10,7 +10,7 @@ from typing import Any
 from kworker.errors import ExitCode, KworkerError, NotRunning
 from kworker.instance.state_folder import StateFolder, connect
 
-_ANSWER_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 10.0  # for each line; while a request takes its time, progress comes
 
 
 class CommandRefused(KworkerError):
