@@ -15,7 +15,7 @@ from kworker.instance.scoreboard_fields import COUNTERS, Field
 
 SLOTS_MIN = 16
 _TEXT_BYTES = 64 << 10
-_TEXT_ROOM = _TEXT_BYTES - 8 - 16  # without its length, and the brackets around its parts
+_LENGTH_BYTES = 8
 _PROBLEM_MAX = 1_000  # characters of one line; the log has the rest
 _ERROR_MAX = 300
 _HEAD_WORDS = 128  # room for more; whole cache lines
@@ -94,8 +94,9 @@ class Slot:
         data = _encoded(text)
         seq = self.words[Field.TEXT_SEQ] + 1
         at = (seq & 1) * _TEXT_BYTES
-        self._text[at : at + 8] = len(data).to_bytes(8, "little")
-        self._text[at + 8 : at + 8 + len(data)] = data
+        begin = at + _LENGTH_BYTES
+        self._text[at:begin] = len(data).to_bytes(_LENGTH_BYTES, "little")
+        self._text[begin : begin + len(data)] = data
         self.words[Field.TEXT_SEQ] = seq
 
     def read_text(self) -> Text:
@@ -105,8 +106,9 @@ class Slot:
             if seq == 0:
                 return Text()
             at = (seq & 1) * _TEXT_BYTES
-            length = int.from_bytes(self._text[at : at + 8], "little")
-            data = bytes(self._text[at + 8 : at + 8 + length])
+            begin = at + _LENGTH_BYTES
+            length = int.from_bytes(self._text[at:begin], "little")
+            data = bytes(self._text[begin : begin + length])
             if self.words[Field.TEXT_SEQ] - seq < 2:
                 break
         partitions, problems, known, delays, behind, others, letters = json.loads(data)
@@ -199,7 +201,7 @@ def _encoded(text: Text) -> bytes:
         text.others,
         [each._replace(error=_short(each.error, _ERROR_MAX)) for each in text.letters],
     ]
-    return fitted_json.encode(parts, _TEXT_ROOM)
+    return fitted_json.encode(parts, _TEXT_BYTES - _LENGTH_BYTES)
 
 
 def _short(line: str, most: int) -> str:

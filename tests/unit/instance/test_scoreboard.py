@@ -80,6 +80,18 @@ def test_partitions_beyond_the_slots_room_are_cut():
     assert text.known == many[: len(text.known)]
 
 
+def test_a_text_that_was_cut_stays_in_its_own_buffer() -> None:
+    """The texts take turns in two buffers, and what is one byte too long spoils the other's."""
+    first, second = Scoreboard(2, hands=1).slots
+    for length in range(1, 60):
+        many = tuple(("x" * length, number) for number in range(6_000))
+        first.write_text(Text(many, ("red",), many))
+        text = first.read_text()
+        assert text.problems == ("red",)
+        assert text.known == many[: len(text.known)]
+        assert second.read_text() == Text()
+
+
 @pytest.mark.parametrize(
     "reasons",
     [
