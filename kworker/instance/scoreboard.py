@@ -3,21 +3,24 @@
 import json
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kworker.config.model import WorkersSettings
+from kworker.core.message import PartitionId
 from kworker.core.phase import Phase
+from kworker.core.record import NAMELESS
 from kworker.instance import fitted_json
 from kworker.instance.hand import HAND_WORDS, Hand, Held
 from kworker.instance.scoreboard_fields import COUNTERS, Field
 
 SLOTS_MIN = 16
-_TEXT_BYTES = 64 << 10
+_TEXT_BYTES = 256 << 10  # memory is only taken for what is written
 _LENGTH_BYTES = 8
 _PROBLEM_MAX = 1_000  # characters of one line; the log has the rest
 _ERROR_MAX = 300
+_ROW_MAX = 100  # partitions in a row of the text, of which only whole rows are cut
 _HEAD_WORDS = 128  # room for more; whole cache lines
 
 
@@ -34,10 +37,10 @@ class RecentLetter(NamedTuple):
 class Text:
     """The lists that a worker, or the delay process, reports in its slot as JSON text."""
 
-    partitions: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[PartitionId, ...] = ()
     problems: tuple[str, ...] = ()
     # Every partition that this process ever had: a Hand names one by its index.
-    known: tuple[tuple[str, int], ...] = ()
+    known: tuple[PartitionId, ...] = ()
     # From the delay process: each delay, its number of waiting records, the next due time (ms).
     delays: tuple[tuple[str, int, int | None], ...] = ()
     # And for the whole group, by topic: the lag of each partition (None: not known), and the
@@ -45,6 +48,7 @@ class Text:
     behind: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     others: tuple[tuple[str, tuple[int, ...]], ...] = ()
     letters: tuple[RecentLetter, ...] = ()
+    partitions_cut: bool = False  # as read: True if there was no room for all of `partitions`
 
 
 class Slot:
@@ -111,22 +115,11 @@ class Slot:
             data = bytes(self._text[begin : begin + length])
             if self.words[Field.TEXT_SEQ] - seq < 2:
                 break
-        partitions, problems, known, delays, behind, others, letters = json.loads(data)
-        rows = tuple((name, waiting, due_ms) for name, waiting, due_ms in delays)
-        lag = _numbers(behind[0]) if behind else None
-        return Text(
-            _pairs(partitions),
-            tuple(problems),
-            _pairs(known),
-            rows,
-            lag,
-            _numbers(others),
-            tuple(RecentLetter(*letter) for letter in letters),
-        )
+        return _decoded(data)
 
     def held(self) -> list[Held]:
         """Returns the records that this worker's handlers run, or ran when it died."""
-        known = self.read_text().known
+        known = self.read_text().known[:NAMELESS]
         found = [(*held, hand.thread) for hand in self._hands if (held := hand.read())]
         return [
             Held(*known[k], offset, since, thread)
@@ -193,15 +186,32 @@ def hands_of(workers: WorkersSettings) -> int:
 
 def _encoded(text: Text) -> bytes:
     parts: list[Sequence[object]] = [
-        text.partitions,
+        _rows(text.partitions),
+        [len(text.partitions)],
         [_short(problem, _PROBLEM_MAX) for problem in text.problems],
-        text.known,
+        _rows(text.known),
         text.delays,
-        [] if text.behind is None else [text.behind],  # one row, which is kept or cut as a whole
-        text.others,
+        # One row, which is kept or cut as a whole: each of the two misleads without the other.
+        [] if text.behind is None else [(text.behind, text.others)],
         [each._replace(error=_short(each.error, _ERROR_MAX)) for each in text.letters],
     ]
     return fitted_json.encode(parts, _TEXT_BYTES - _LENGTH_BYTES)
+
+
+def _decoded(data: bytes) -> Text:
+    rows, [count], problems, known, delays, group, letters = json.loads(data)
+    partitions = _partitions(rows)
+    behind, others = group[0] if group else (None, [])
+    return Text(
+        partitions,
+        tuple(problems),
+        _partitions(known),
+        tuple((name, waiting, due_ms) for name, waiting, due_ms in delays),
+        None if behind is None else _numbers(behind),
+        _numbers(others),
+        tuple(RecentLetter(*letter) for letter in letters),
+        partitions_cut=len(partitions) < count,
+    )
 
 
 def _short(line: str, most: int) -> str:
@@ -214,5 +224,18 @@ def _numbers(rows: list[tuple[str, list[int]]]) -> tuple[tuple[str, tuple[int, .
     return tuple((topic, tuple(numbers)) for topic, numbers in rows)
 
 
-def _pairs(rows: list[list[object]]) -> tuple[tuple[str, int], ...]:
-    return tuple((str(topic), int(str(partition))) for topic, partition in rows)
+def _rows(partitions: Iterable[PartitionId]) -> list[tuple[str, list[int]]]:
+    """Returns the partitions in their order, with neighbours of one topic together in a row.
+
+    This form has room for thousands of partitions.
+    """
+    rows: list[tuple[str, list[int]]] = []
+    for topic, number in partitions:
+        if not rows or rows[-1][0] != topic or len(rows[-1][1]) == _ROW_MAX:
+            rows.append((topic, []))
+        rows[-1][1].append(number)
+    return rows
+
+
+def _partitions(rows: list[tuple[str, list[int]]]) -> tuple[PartitionId, ...]:
+    return tuple((topic, number) for topic, numbers in rows for number in numbers)

@@ -35,15 +35,16 @@ class GroupLag:
     def status(self, delay_text: Text) -> dict[str, Any]:
         """Returns the value of `lag` in `status --json`, in which unknown numbers are None.
 
-        `topics` has one entry for each topic; it is empty while the brokers do not answer. `behind`
-        in an entry is the number of offsets between the group's positions and the ends of the
-        topic's partitions.
+        `topics` has one entry for each topic; it is empty while the brokers do not answer, or if
+        there are too many topics for a report. `behind` in an entry is the number of offsets
+        between the group's positions and the ends of the topic's partitions. `records` and
+        `unfinished` are unknown, too, if a worker has too many partitions to report all of them.
         """
         fleet = self._fleet
         oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.workers), default=0)
         records, unfinished = None, None
-        if delay_text.behind is not None:
-            owned = self._owned()
+        owned = self._owned()
+        if delay_text.behind is not None and owned is not None:
             rest = sum(count for at, count in _behind(delay_text).items() if at not in owned)
             records = fleet.sum(Field.LAG_RECORDS) + rest
             unfinished = fleet.sum(Field.UNFINISHED) + rest
@@ -59,13 +60,21 @@ class GroupLag:
         }
 
     def _unowned(self, delay_text: Text) -> dict[PartitionId, int]:
-        """Returns the partitions that no member of the group has, and their numbers of records."""
-        others = {(topic, number) for topic, numbers in delay_text.others for number in numbers}
-        owned = self._owned() | others
-        return {at: count for at, count in _behind(delay_text).items() if at not in owned}
+        """Returns the partitions that no member of the group has, and their numbers of records.
 
-    def _owned(self) -> set[PartitionId]:
+        Returns {} if a worker cannot report all of its partitions.
+        """
+        if (owned := self._owned()) is None:
+            return {}
+        others = {(topic, number) for topic, numbers in delay_text.others for number in numbers}
+        behind = _behind(delay_text)
+        return {at: behind[at] for at in behind.keys() - owned - others}
+
+    def _owned(self) -> set[PartitionId] | None:
+        """Returns the workers' partitions; None if a worker has too many to report all of them."""
         texts = [worker.slot.read_text() for worker in self._fleet.living]
+        if any(text.partitions_cut for text in texts):
+            return None
         return {at for text in texts for at in text.partitions}
 
 

@@ -78,6 +78,24 @@ def test_partitions_beyond_the_slots_room_are_cut():
     text = slot.read_text()
     assert 300 < len(text.known) < 5000
     assert text.known == many[: len(text.known)]
+    assert text.partitions_cut
+
+
+@pytest.mark.parametrize("each", [1, 5, 100])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_record_of_the_last_of_many_partitions_is_named(each: int, interleaved: bool) -> None:
+    """It is a suspect if its worker dies; and nobody says in which order the group assigns."""
+    topics = [f"{topic:030}" for topic in range(2_000 // each)]
+    known = [(topic, number) for topic in topics for number in range(each)]
+    if interleaved:
+        known.sort(key=lambda at: at[1])
+    slot = board().slots[0]
+    slot.write_text(Text(tuple(sorted(known)), ("red",), tuple(known)))
+    text = slot.read_text()
+    assert (text.partitions, text.known) == (tuple(sorted(known)), tuple(known))
+    assert not text.partitions_cut
+    slot.hand(0).take(place(1_999, 99), 7)
+    assert slot.held() == [Held(*known[-1], 99, 7)]
 
 
 def test_a_text_that_was_cut_stays_in_its_own_buffer() -> None:
@@ -145,6 +163,10 @@ def test_a_partition_and_an_offset_fit_into_one_word():
     assert slot.hand(0).read() == ((1 << 15) - 1, (1 << 48) - 1, 1)
     slot.hand(0).take(place(1 << 40, 5), 1)
     assert slot.held() == []
+    slot.write_text(Text(known=tuple(("orders", number) for number in range(1 << 15))))
+    assert slot.held() == []
+    slot.hand(0).take(place((1 << 15) - 2, 5), 1)
+    assert slot.held() == [Held("orders", (1 << 15) - 2, 5, 1)]
 
 
 def test_each_reason_of_a_dead_letter_has_a_number() -> None:
