@@ -4,6 +4,8 @@ import os
 import socket
 from collections.abc import MutableMapping
 
+_MESSAGE_BYTES_MAX = 4096  # systemd ignores longer messages, and those that are not UTF-8
+
 
 class Notifier:
     """Sends messages to `$NOTIFY_SOCKET`, or drops them where there is none. Never blocks.
@@ -48,8 +50,9 @@ class Notifier:
     def _send(self, message: str) -> None:
         if not self._address:
             return
+        data = message.encode(errors="backslashreplace")[:_MESSAGE_BYTES_MAX]
         try:
-            self._socket.sendto(message.encode(), self._address)
+            self._socket.sendto(data.decode(errors="ignore").encode(), self._address)
         except OSError:  # systemd is restarting, or its queue is full
             pass
 
