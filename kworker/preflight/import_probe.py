@@ -16,6 +16,8 @@ from kworker.instance.proc import rss_bytes
 from kworker.worker.handlers.loader import find, read_signatures
 from kworker.worker.handlers.unfit_handler import UnfitHandler
 
+_WORDS_MAX = 2_000  # characters of an error, which may contain a whole document
+
 
 class ReferenceProblem(NamedTuple):
     """The fault of a Python reference, and the next step; "" where nothing more is known."""
@@ -69,7 +71,7 @@ def _problem(error: BaseException, folder: str) -> ReferenceProblem:
 
 def _last_words(error: BaseException, folder: str) -> str:
     """Returns an error's type and message, and where in the user's code the error was raised."""
-    words = traceback.format_exception_only(error)[-1].strip()
+    words = traceback.format_exception_only(error)[-1].strip()[:_WORDS_MAX]
     places = [*_places(error)]
     own = [place for place in places if place[0].startswith(folder)]
     for file, line in (own or places)[-1:]:

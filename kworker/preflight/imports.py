@@ -98,24 +98,22 @@ def _probe(
     A problem comes with the next step, or "". The memory is in bytes; it is 0 if the process ended
     without a report. Raises `TimeoutExpired` if the process has not ended after `timeout_s`.
     """
-    receive, send = os.pipe()
-    with os.fdopen(receive, "rb") as answers:
+    # Not a pipe, which has room for 64 KiB: a long report would wait there for a reader.
+    with os.fdopen(os.memfd_create("kworker-import-probe", os.MFD_CLOEXEC), "rb") as report:
         # -P and our own path: what a worker can import, and nothing from the working directory.
         probe = "kworker.preflight.import_probe"
-        command = [sys.executable, "-P", "-m", probe, str(send), json.dumps(request)]
-        try:
-            done = subprocess.run(
-                command,
-                pass_fds=[send],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        finally:
-            os.close(send)
-        words = answers.read()
+        command = [sys.executable, "-P", "-m", probe, str(report.fileno()), json.dumps(request)]
+        done = subprocess.run(
+            command,
+            pass_fds=[report.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        report.seek(0)
+        words = report.read()
     if not words:
         end = f"ends the process that imports it ({_exit_text(done)})"
         return dict.fromkeys(request["references"][:1], (end, "")), 0
