@@ -7,11 +7,14 @@ import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+import structlog
 from setproctitle import setproctitle
 
 from kworker.config.model import Config
+from kworker.errors import ExitCode
 from kworker.instance.child import exit_text, fork, kill_group
 
+_LOG = structlog.get_logger()
 _REPORT_BYTES_MAX = 1 << 20
 
 
@@ -121,6 +124,13 @@ def _write_report(preflight: Preflight, config: Config, fd: int) -> int:
     os.setsid()  # the check starts processes, which are killed with this session
     setproctitle(f"kworker: preflight [{config.name}]")
     data = json.dumps(asdict(preflight(config))).encode()
+    if len(data) > _REPORT_BYTES_MAX:
+        _LOG.error(
+            "the preflight check has found more than it can report; `kworker check --online` prints"
+            " all of it",
+            bytes=len(data),
+        )
+        return ExitCode.FAILURE
     with open(fd, "wb") as pipe:
         pipe.write(data)
     return 0
