@@ -240,10 +240,10 @@ class ClaimThread:
     def _end(self) -> None:
         """Writes the last updates of claims to files, then sends these updates to Redis.
 
-        So a failed call to Redis loses no update.
+        So a failed call to Redis loses no update, as long as `state_dir` can be written to.
         """
         self._table.close(self.answered)
-        self._outbox.keep()
+        kept = self._outbox.keep()
         try:
             while len(self._outbox):
                 self._call(self._outbox.next())
@@ -252,7 +252,10 @@ class ClaimThread:
         except Unreachable as error:
             _LOG.warning(
                 "Redis does not answer while the worker ends; the idempotency updates that it"
-                " lacks are kept in state_dir, and the next start sends them",
+                " lacks are kept in state_dir, and the next start sends them"
+                if kept
+                else "Redis does not answer while the worker ends; the idempotency updates that"
+                " it lacks are lost, and their events may run again",
                 updates=len(self._outbox),
                 error=str(error),
             )

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ class RedisOutbox:
     Owned by the claims thread. An update marks an event as done, releases a claim, or stores the
     results of a run for the next owner of its partition. An update that is sent twice does no harm,
     and any process may send it. So the updates that an ended process left in `folder` may be sent
-    by any other process of the instance.
+    by any other process of the instance. A file that cannot be read or written is logged, and keeps
+    no update from Redis.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -34,6 +36,7 @@ class RedisOutbox:
         self._outcomes: dict[str, HandOver] = {}
         self._releases: dict[tuple[str, Claimed], Release] = {}
         self._files: set[Path] = set()  # whose updates are among these
+        self._told = False  # of a file that cannot be used
         self.dropped = 0  # updates that were given up: their events may run again
 
     def __len__(self) -> int:
@@ -76,9 +79,7 @@ class RedisOutbox:
         for released in exchange.released:
             self._releases.pop((released.id, released.claim), None)
         if self._files and not len(self):
-            for file in self._files:
-                file.unlink(missing_ok=True)
-            self._files.clear()
+            self._remove_files()
 
     def _bound(self, kept: dict[Any, Any]) -> None:
         while len(kept) > KEPT_MOST:
@@ -87,27 +88,44 @@ class RedisOutbox:
 
     # -- over a restart ---------------------------------------------------------------
 
-    def keep(self) -> None:
+    def keep(self) -> bool:
         """Writes the remaining updates to a file, for the next process to send.
 
-        Once Redis has all updates, `delivered` deletes the file.
+        Once Redis has all updates, `delivered` deletes the file. Returns False if the file cannot
+        be written.
         """
         if not len(self):
-            return
+            return True
         file = self._file(self._owner)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = file.with_suffix(".part")
+        try:
+            self._write(draft)
+            draft.replace(file)
+        except OSError as error:
+            _LOG.error(
+                "idempotency updates that Redis lacks cannot be written to state_dir; they are"
+                " sent to Redis now, and are lost if it does not answer",
+                updates=len(self),
+                error=str(error),
+            )
+            with suppress(OSError):
+                draft.unlink()  # the disk may be full
+            return False
+        self._files.add(file)
+        return True
+
+    def _write(self, draft: Path) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with draft.open("w") as out:
             json.dump(self._as_data(), out)
             out.flush()
             os.fsync(out.fileno())
-        draft.replace(file)
-        self._files.add(file)
 
     def load(self) -> None:
         """Loads the updates that all ended processes of this instance have left in files."""
-        for file in sorted(self._folder.glob("*.json")):
-            self._load(file)
+        with self._file_errors_logged():
+            for file in sorted(self._folder.glob("*.json")):
+                self._load(file)
 
     def load_of(self, owner: str) -> bool:
         """Loads the updates that the ended process `owner` has left in a file.
@@ -115,20 +133,10 @@ class RedisOutbox:
         Returns False if there is no such file, if it was loaded before, or if it cannot be read.
         """
         file = self._file(owner)
-        return file not in self._files and file.exists() and self._load(file)
+        return file not in self._files and self._load(file)
 
     def _load(self, file: Path) -> bool:
-        try:
-            data = json.loads(file.read_text())
-        except FileNotFoundError:
-            return False  # another process has sent them
-        except ValueError:
-            _LOG.error(
-                "a file of idempotency updates for Redis is damaged, and is renamed to end in"
-                " .bad; the events in it may run again",
-                file=str(file),
-            )
-            file.replace(file.with_suffix(".bad"))
+        if (data := self._read(file)) is None:
             return False
         self._files.add(file)
         self.done.update(dict.fromkeys(data["done"]))
@@ -137,6 +145,51 @@ class RedisOutbox:
         for id_, claim, ended_too in data["released"]:
             self.add_release(Release(id_, Claimed(*claim), ended_too))
         return True
+
+    def _read(self, file: Path) -> dict[str, Any] | None:
+        """Returns the updates in a file; None if it is gone, or cannot be read."""
+        with self._file_errors_logged():
+            try:
+                data: dict[str, Any] = json.loads(file.read_text())
+                return data
+            except ValueError:
+                _LOG.error(
+                    "a file of idempotency updates for Redis is damaged, and is renamed to end in"
+                    " .bad; the events in it may run again",
+                    file=str(file),
+                )
+                file.replace(file.with_suffix(".bad"))
+        return None
+
+    def _remove_files(self) -> None:
+        """Removes the files whose updates Redis has.
+
+        A file that cannot be removed is tried again, and is not loaded again meanwhile.
+        """
+        for file in list(self._files):
+            with self._file_errors_logged():
+                file.unlink(missing_ok=True)
+                self._files.remove(file)
+
+    @contextmanager
+    def _file_errors_logged(self) -> Iterator[None]:
+        """Leaves the `with` block at an error of a file; logs the first one of this process.
+
+        A file that is gone is no error: another process has sent its updates.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                _LOG.error(
+                    "a file of idempotency updates for Redis cannot be read or removed; the worker"
+                    " goes on without it, and the events in it may run again. Let all in state_dir"
+                    " belong to the service's user",
+                    error=str(error),
+                )
 
     def _as_data(self) -> dict[str, Any]:
         outcomes, releases = self._outcomes.values(), self._releases.values()
