@@ -245,6 +245,7 @@ class Replay:
 
     def _end(self) -> None:
         self._pool.stop()
+        self._loop.hand_over()
         self._loop.dispatch.end(time.monotonic() + _MARKS_S)
         if not self._loop.flow.records:
             _close(self._handlers)

@@ -429,6 +429,13 @@ class Dispatch:
         self._flow.leave(abandoned)
         self._claims.released(abandoned)
 
+    def hand_over(self, records: list[Record]) -> None:
+        """Leaves the outcomes of ended records to the next owners of their partitions.
+
+        Without idempotency, the next owners run these records again.
+        """
+        self._claims.hand_over(records)
+
     def end(self, deadline: float) -> None:
         """Sends the last changes of claims to Redis; waits for this until `deadline` at most.
 

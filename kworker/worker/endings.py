@@ -108,7 +108,7 @@ class Endings:
         ends = self._orphans.ended(records)
         self._lanes.put_back(ends.freed)
         self._claims.cancelled([r for r in ends.useless if r.outcome is NOT_ATTEMPTED])
-        self._claims.ended_after_revoke([r for r in ends.useless if r.outcome is not NOT_ATTEMPTED])
+        self._claims.hand_over([r for r in ends.useless if r.outcome is not NOT_ATTEMPTED])
         return ends.adopted
 
     def put_back(self, records: list[Record]) -> None:

@@ -231,6 +231,13 @@ class PollLoop:
             self._settle(self._clock())
             time.sleep(BUSY_S)
 
+    def hand_over(self) -> None:
+        """Leaves outcomes that are not published to the next owners, at the end of a drain.
+
+        Nothing is published here afterwards.
+        """
+        self.dispatch.hand_over(self._guarantee.unpublished())
+
     # -- answers of the brokers -------------------------------------------------------
 
     def take_end_offsets(self, ends: Mapping[PartitionId, int], rejection: str = "") -> None:

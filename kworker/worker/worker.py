@@ -403,6 +403,7 @@ class Worker:
             loop.turn()
             reporter.turn()
         loop.end(self._drain_by + _ABORT_S)
+        loop.hand_over()
         self._unfinished = loop.unfinished
         reporter.report()
 

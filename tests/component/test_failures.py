@@ -920,7 +920,7 @@ class Granting:
     def settled(self, records: Iterable[Record]) -> None:
         """They led to something."""
 
-    released = ended_after_revoke = settled
+    released = hand_over = settled
 
 
 def test_a_revoke_releases_the_claim_of_a_rejected_record(

@@ -16,6 +16,7 @@ from kworker.core.offset_map import TopicIdentity
 from kworker.core.outcome import Output
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support import claims_rig
+from tests.support.claiming_worker import ClaimingWorker
 from tests.support.delayed import Delays, requeue
 from tests.support.poll_loop_rig import (
     GROUP,
@@ -301,26 +302,11 @@ def test_a_run_of_a_retried_record_goes_on_too() -> None:
     assert bench.poll_loop.idle
 
 
-class Claiming:
-    """A worker with claims, their thread turned by hand."""
-
-    def __init__(self, kafka: MemoryKafka, folder: Path) -> None:
-        self.store = claims_rig.Bench(folder)
-        self.claims = self.store.worker()
-        self.bench = Bench(kafka, ["foo"], claims=self.claims.claimant)
-
-    def turn(self, count: int = 6) -> None:
-        for _ in range(count):
-            self.bench.turn()
-            self.store.now = self.bench.clock.now
-            self.claims.claiming.turn(0.0)
-
-
 @pytest.mark.parametrize("ends", ["before the loss", "while it is away", "when it is back"])
 def test_a_claimed_orphaned_run_goes_on_and_its_event_is_done(tmp_path: Path, ends: str) -> None:
     """What is ended before anybody waits for it is left with Redis, for whoever is given it."""
     kafka = one_partition(b"a", b"b")
-    worker = Claiming(kafka, tmp_path)
+    worker = ClaimingWorker(kafka, claims_rig.Bench(tmp_path))
     bench, at = worker.bench, {"before the loss": 0, "while it is away": 1, "when it is back": 2}
     worker.turn()
     for moment in range(3):

@@ -173,7 +173,7 @@ def test_an_outcome_is_handed_on(store: Store, member: Callable[..., Member]) ->
     b.claimant.claim([new])
     b.until(lambda: b.busy, "it is in living hands")
     with_outputs(old, [Output("results", b"k", b"\xff\x00", [("h", None)])])
-    a.claimant.ended_after_revoke([old])
+    a.claimant.hand_over([old])
     a.until(lambda: not a.claimant.pending, "the outcome is on its way")
     b.until(lambda: b.ended, "it is handed on")
     assert isinstance(new.outcome, Results)

@@ -175,11 +175,12 @@ class ClaimClient:
         """Releases the claims of records that have not begun and will not run here."""
         self._batch.cancelled.extend([record for record in records if record.claim])
 
-    def ended_after_revoke(self, records: Iterable[Record]) -> None:
-        """Stores in Redis the results of runs that ended after their partitions were revoked.
+    def hand_over(self, records: Iterable[Record]) -> None:
+        """Leaves the outcomes of ended runs to the next owners of their partitions.
 
-        The next owner of a partition publishes these results. If a run failed, or its results are
-        too large to be stored, its claim is released. Then the next owner runs the record again.
+        Redis stores the results of a run, and the next owner publishes them. If a run failed, or
+        its results are too large to be stored, its claim is released. Then the next owner runs the
+        record again.
         """
         for record in records:
             if (packed := _packed(record)) is None:

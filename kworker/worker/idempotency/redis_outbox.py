@@ -15,7 +15,7 @@ from kworker.core.claim import Claimed, Exchange, HandOver, Release
 _LOG = structlog.get_logger()
 
 CALL_MOST = 500  # updates of a kind in one call: Redis serves no other client meanwhile
-_OUTCOMES_MOST = 8  # of up to 64 KiB each
+_OUTCOME_CHARS_MOST = 700_000  # in one call: eight of 64 KiB, as `pack` encodes them
 KEPT_MOST = 100_000  # beyond, the oldest are dropped: only `process` without Redis gets there
 
 
@@ -46,7 +46,7 @@ class RedisOutbox:
     def needs_calls(self) -> bool:
         """True if there are more updates than one call to Redis may carry."""
         most = max(len(self.done), len(self._releases))
-        return most > CALL_MOST or len(self._outcomes) > _OUTCOMES_MOST
+        return most > CALL_MOST or len(self._outcomes) > len(self._next_outcomes())
 
     def add_done(self, ids: Iterable[str]) -> None:
         self.done.update(dict.fromkeys(ids))
@@ -63,9 +63,20 @@ class RedisOutbox:
         """Returns the updates for one call to Redis. They stay in the outbox until `delivered`."""
         return Exchange(
             done=list(islice(self.done, CALL_MOST)),
-            ended=list(islice(self._outcomes.values(), _OUTCOMES_MOST)),
+            ended=self._next_outcomes(),
             released=list(islice(self._releases.values(), CALL_MOST)),
         )
+
+    def _next_outcomes(self) -> list[HandOver]:
+        """Returns the outcomes for one call: many small ones, or a few large ones."""
+        chosen: list[HandOver] = []
+        size = 0
+        for update in islice(self._outcomes.values(), CALL_MOST):
+            size += len(update.outcome)
+            if chosen and size > _OUTCOME_CHARS_MOST:
+                break
+            chosen.append(update)
+        return chosen
 
     def delivered(self, exchange: Exchange) -> None:
         """Removes the updates in `exchange`, which Redis has now.

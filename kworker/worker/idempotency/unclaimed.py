@@ -52,7 +52,7 @@ class Unclaimed:
     def settled(self, records: Iterable[Record]) -> None:
         """Does nothing, because no event is claimed."""
 
-    released = cancelled = ended_after_revoke = settled
+    released = cancelled = hand_over = settled
 
     def drain(self, deadline: float) -> bool:  # noqa: ARG002 - at any time
         return True

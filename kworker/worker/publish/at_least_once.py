@@ -71,6 +71,12 @@ class DeliveryGuarantee(Protocol):
         Each such record is returned only once.
         """
 
+    def unpublished(self) -> list[Record]:
+        """Returns the pending records whose outputs another worker may publish.
+
+        These are all but the records of a transaction that may have been committed.
+        """
+
     def brokers_answered(self, now: float, since: float) -> None:
         """Notes that the brokers have been answering other clients since `since`."""
 
@@ -140,6 +146,9 @@ class AtLeastOnce:
 
     def take_dropped(self) -> list[Record]:
         return []
+
+    def unpublished(self) -> list[Record]:
+        return [*self._publisher.unacknowledged(), *self._outbox.unsent()]
 
     def brokers_answered(self, now: float, since: float) -> None:
         self._publisher.brokers_answered(now, since)

@@ -175,6 +175,12 @@ class ExactlyOnce:
         dropped, self._dropped = self._dropped, []
         return dropped
 
+    def unpublished(self) -> list[Record]:
+        produced = [] if self._step is TransactionStep.ENDING else self._batch.begun
+        if self._in_doubt is not None and not self._in_doubt.may_be_committed:
+            produced = [*self._in_doubt.records]
+        return [*produced, *self._outbox.unsent()]
+
     def brokers_answered(self, now: float, since: float) -> None:
         waited_s = now - max(self._since, since)
         if self._step is TransactionStep.CLOSING and waited_s > self._policy.give_up_s:

@@ -32,6 +32,11 @@ class InDoubtTransaction:
         """The partitions whose positions must be read to learn if the transaction was committed."""
         return {*self.sent, *map(_at, self.records)}
 
+    @property
+    def may_be_committed(self) -> bool:
+        """False if no positions were sent, so that no commit was requested."""
+        return bool(self.sent)
+
     def was_committed(self, held: Mapping[PartitionId, Committed | None]) -> bool:
         """Returns True if the present positions of the group, `held`, show that it was committed.
 

@@ -71,6 +71,10 @@ class Outbox:
         held = (letter.record for letter in self._held)
         return chain(self.waiting, self.refusals, held, self._large)
 
+    def unsent(self) -> list[Record]:
+        """Returns the pending records that are in no batch and in no transaction."""
+        return [*self, *(each.record for each in self.undeliverable)]
+
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are `Publishable`."""
         total = 0

@@ -85,24 +85,26 @@ class OutputBatch:
             self._torn, self._sent = self._outbox.waiting.popleft(), sent
 
     @property
+    def begun(self) -> list[Record]:
+        """The records of which some or all outputs were produced into this batch."""
+        return self.records if self._torn is None else [*self.records, self._torn]
+
+    @property
     def torn(self) -> bool:
         """True if only some of a record's outputs are produced, so that the rest must follow."""
         return self._torn is not None
 
     def holds(self, partition: Partition) -> bool:
         """Returns True if any output of a partition's records was produced into this batch."""
-        torn = self._torn is not None and self._torn.partition is partition
-        return torn or any(record.partition is partition for record in self.records)
+        return any(record.partition is partition for record in self.begun)
 
     def take(self) -> list[Record]:
         """Empties the batch, and returns its records.
 
         They include a record of which only some outputs were produced.
         """
-        records, self.records, self.spoiled = self.records, [], False
-        if self._torn is not None:
-            records.append(self._torn)
-            self._torn = None
+        records = self.begun
+        self.records, self._torn, self.spoiled = [], None, False
         return records
 
     def finish(self, now: float) -> list[Record]:

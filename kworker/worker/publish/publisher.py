@@ -75,6 +75,10 @@ class Publisher:
         """True while the batch waits for its acknowledgements."""
         return self._closing
 
+    def unacknowledged(self) -> list[Record]:
+        """Returns the records of the batch. It is unknown whether their outputs are in Kafka."""
+        return self._batch.begun
+
     def close_batch(self, now: float) -> None:
         """Closes the batch, which then only waits for its acknowledgements."""
         if self._batch.records and not self._closing:

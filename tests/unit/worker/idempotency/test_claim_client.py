@@ -212,7 +212,7 @@ def test_a_duplicate_waits_until_the_kept_outcome_is_published(
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new, duplicate = event(orders, 1, "e"), event(orders, 1, "e"), event(others, 5, "e")
     a.runs(old)
-    a.claimant.ended_after_revoke([with_outcome(old, None)])
+    a.claimant.hand_over([with_outcome(old, None)])
     a.step()
     assert busy(b.ask(duplicate)) == [duplicate]
     assert b.ask(new).with_kept_outcome == [new]
@@ -232,7 +232,7 @@ def test_a_returning_partition_does_not_rerun_a_record_in_hand(
     worker.claimant.cancelled([new])  # and a second revoke does not touch the first one's claim
     worker.step()
     assert bench.state("e") == Claimed("host/1", "orders/0/1")
-    worker.claimant.ended_after_revoke([with_outcome(old, None)])
+    worker.claimant.hand_over([with_outcome(old, None)])
     assert worker.ask(new).with_kept_outcome == [new]
 
 
@@ -247,7 +247,7 @@ def test_an_outcome_that_cannot_be_kept_runs_again(
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new = event(orders, 1, "e"), event(orders, 1, "e")
     a.runs(old)
-    a.claimant.ended_after_revoke([with_outcome(old, outcome)])
+    a.claimant.hand_over([with_outcome(old, outcome)])
     a.step()
     assert b.runs(new) == [new]
 
@@ -257,7 +257,7 @@ def test_an_outcome_taken_up_and_given_up_is_still_there(bench: Bench, orders: P
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new, newer = (event(orders, 1, "e") for _ in range(3))
     a.runs(old)
-    a.claimant.ended_after_revoke([with_outcome(old, None)])
+    a.claimant.hand_over([with_outcome(old, None)])
     a.step()
     assert b.ask(new).with_kept_outcome == [new]
     b.claimant.cancelled([new])
@@ -342,7 +342,7 @@ def test_an_outcome_withdrawn_on_its_way_comes_again(bench: Bench, orders: Parti
     a, b = bench.worker("host/1"), bench.worker("host/2")
     old, new, newer = (event(orders, 1, "e") for _ in range(3))
     a.runs(old)
-    a.claimant.ended_after_revoke([with_outcome(old, None)])
+    a.claimant.hand_over([with_outcome(old, None)])
     a.step()
     b.claimant.claim([new])
     bench.now += 2 * GATHER_S
@@ -498,7 +498,7 @@ def test_an_outbox_may_be_sent_twice(bench: Bench, orders: Partition, others: Pa
     a.runs(retried, outlived, done)
     bench.redis.away = True
     a.claimant.released([retried])
-    a.claimant.ended_after_revoke([with_outcome(outlived, None)])
+    a.claimant.hand_over([with_outcome(outlived, None)])
     a.claimant.settled([done])
     a.step()
     a.end()

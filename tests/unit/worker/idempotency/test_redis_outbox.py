@@ -1,4 +1,4 @@
-"""Files of updates for Redis that cannot be written, read or removed: Redis gets the updates."""
+"""Updates for Redis: how many go in a call, and files of them that cannot be used."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kworker.core.claim import ClaimDone, Claimed
+from kworker.core.claim import ClaimDone, Claimed, HandOver
 from kworker.core.record import Partition
+from kworker.worker.idempotency.redis_outbox import RedisOutbox
 from tests.support.claims_rig import Bench, Worker, event
 from tests.support.records import a_partition
 
@@ -112,3 +113,18 @@ def test_a_file_that_cannot_be_removed_is_sent_once(bench: Bench, orders: Partit
     file.rmdir()
     neighbour.wait(20.0)
     assert neighbour.marks._files == set()
+
+
+@pytest.mark.parametrize(("size", "calls"), [(100, 1), (87_400, 5)])
+def test_small_outcomes_are_sent_together(tmp_path: Path, size: int, calls: int) -> None:
+    """A drain has seconds for thousands; but of large ones, Redis would serve a call for long."""
+    outbox = RedisOutbox(tmp_path, "host/1")
+    for i in range(40):
+        outbox.add_outcome(HandOver(f"e{i}", Claimed("host/1", f"orders/0/{i}"), "x" * size))
+    sent = []
+    while len(outbox):
+        assert outbox.needs_calls == (len(sent) < calls - 1)
+        sent.append(outbox.next())
+        outbox.delivered(sent[-1])
+    assert len(sent) == calls
+    assert [update.id for ask in sent for update in ask.ended] == [f"e{i}" for i in range(40)]

@@ -1,0 +1,101 @@
+"""With idempotency: outcomes that a worker cannot publish come from the next owner, without a run.
+
+Workers on Kafka and Redis in memory.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.core.claim import ClaimDone, Claimed
+from tests.component.test_exactly_once import Faulty
+from tests.component.test_partition_return import GUARANTEES, one_partition, published
+from tests.support import claims_rig
+from tests.support.claiming_worker import ClaimingWorker
+from tests.support.poll_loop_rig import GROUP
+
+RESULTS_OF_BOTH = [b"result of 0", b"result of 1"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> claims_rig.Bench:
+    return claims_rig.Bench(tmp_path)
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    return one_partition(b"a", b"b")
+
+
+def successor(kafka: MemoryKafka, old: ClaimingWorker, transactional: str = "") -> ClaimingWorker:
+    new = ClaimingWorker(
+        kafka, old.store, "host/2", clock=old.bench.clock, transactional=transactional
+    )
+    new.turn(12)
+    return new
+
+
+# -- a drain ----------------------------------------------------------------------------
+
+
+@GUARANTEES
+@pytest.mark.parametrize("outage", ["up", "writable"])
+def test_results_that_a_drain_could_not_publish_are_not_redone(
+    kafka: MemoryKafka, store: claims_rig.Bench, transactional: str, outage: str
+) -> None:
+    """No broker answers, or none takes results: what the handlers did is done all the same."""
+    old = ClaimingWorker(kafka, store, transactional=transactional)
+    old.turn()
+    assert old.begun() == [0, 1]
+    setattr(kafka, outage, False)
+    old.bench.end_with_result(b"0")
+    old.turn()
+    old.bench.poll_loop.stop_taking()
+    old.bench.end_with_result(b"1")
+    old.turn()
+    assert old.bench.poll_loop.unfinished == 2
+    old.end_drain()
+    setattr(kafka, outage, True)
+    new = successor(kafka, old, transactional)
+    assert new.begun() == []
+    assert sorted(value or b"" for value in published(kafka)) == RESULTS_OF_BOTH
+    assert (store.state("a"), store.state("b")) == (ClaimDone(), ClaimDone())
+    assert kafka.committed(GROUP)["foo", 0] == 2
+
+
+def test_failures_that_a_drain_could_not_publish_run_again(
+    kafka: MemoryKafka, store: claims_rig.Bench
+) -> None:
+    """Their claims are released at once: also a worker of another host need not wait."""
+    old = ClaimingWorker(kafka, store)
+    old.turn()
+    kafka.writable = False
+    old.bench.fail(b"0")
+    old.bench.poll_loop.stop_taking()
+    old.turn()
+    old.end_drain()
+    assert store.state("a") is None
+    assert store.state("b") == Claimed("host/1", "foo/0/1")
+    kafka.writable = True
+    assert sorted(successor(kafka, old).begun()) == [0, 1]
+
+
+def test_an_in_doubt_transaction_is_not_handed_over(
+    kafka: MemoryKafka, store: claims_rig.Bench
+) -> None:
+    """It may be committed: the next owner would make its results visible again."""
+    planned: list[tuple[str, str]] = []
+    old = ClaimingWorker(
+        kafka, store, transactional="w-0", transactor=lambda made: Faulty(made, planned)
+    )
+    old.turn()
+    planned += [("commit", "after"), *[("open", "before")] * 100]
+    old.bench.end_with_result(b"0")
+    old.bench.poll_loop.stop_taking()
+    old.turn()
+    old.end_drain()
+    assert store.state("a") == Claimed("host/1", "foo/0/0")
+    new = successor(kafka, old, "w-0")
+    assert new.begun() == [1]
+    assert published(kafka) == [b"result of 0"]
