@@ -410,9 +410,13 @@ class PollLoop:
         return self._clock() < deadline and left_s > 0
 
     def _drop(self, partition: Partition) -> None:
-        """Removes a revoked partition's records from the handlers, the counts and the outbox."""
+        """Removes a revoked partition's records from the handlers and the counts.
+
+        What is still published here is handed over, too: this worker may have lost the brokers for
+        long, and the next owner must not wait for it.
+        """
         self.dispatch.close(partition)
-        self._guarantee.drop(partition)
+        self.dispatch.hand_over(self._guarantee.drop(partition))
 
     def _calm(self) -> bool:
         """Returns True if the group's committed positions are readable.

@@ -10,7 +10,7 @@ import pytest
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.claim import ClaimDone, Claimed
 from tests.component.test_exactly_once import Faulty
-from tests.component.test_partition_return import GUARANTEES, one_partition, published
+from tests.component.test_partition_return import AT, GUARANTEES, one_partition, published
 from tests.support import claims_rig
 from tests.support.claiming_worker import ClaimingWorker
 from tests.support.poll_loop_rig import GROUP
@@ -61,7 +61,7 @@ def test_results_that_a_drain_could_not_publish_are_not_redone(
     assert new.begun() == []
     assert sorted(value or b"" for value in published(kafka)) == RESULTS_OF_BOTH
     assert (store.state("a"), store.state("b")) == (ClaimDone(), ClaimDone())
-    assert kafka.committed(GROUP)["foo", 0] == 2
+    assert kafka.committed(GROUP) == {AT: 2}
 
 
 def test_failures_that_a_drain_could_not_publish_run_again(
@@ -99,3 +99,51 @@ def test_an_in_doubt_transaction_is_not_handed_over(
     new = successor(kafka, old, "w-0")
     assert new.begun() == [1]
     assert published(kafka) == [b"result of 0"]
+
+
+# -- a loss, of one that lives on -------------------------------------------------------
+
+
+def lose(old: ClaimingWorker) -> None:
+    """Its brokers only; it goes on with Redis, and knows that its partition is gone."""
+    old.bench.poll_loop.assignment.lost([AT])
+    old.bench.die()
+    old.claims.step()
+
+
+def test_the_next_owner_publishes_what_a_loss_left_in_the_outbox(
+    kafka: MemoryKafka, store: claims_rig.Bench
+) -> None:
+    """Before the old owner has its brokers back. At least once, it may then write them again."""
+    old = ClaimingWorker(kafka, store)
+    old.turn()
+    kafka.writable = False
+    old.bench.end_with_result(b"0")
+    old.turn()
+    old.bench.end_with_result(b"1")
+    old.turn()
+    lose(old)
+    kafka.writable = True
+    new = successor(kafka, old)
+    assert published(kafka) == RESULTS_OF_BOTH
+    assert kafka.committed(GROUP) == {AT: 2}
+    for _ in range(8):
+        old.turn(1)
+        new.turn(1)
+    assert (old.begun(), new.begun()) == ([0, 1], [])
+    assert sorted(value or b"" for value in published(kafka)) == sorted(2 * RESULTS_OF_BOTH)
+    assert old.bench.poll_loop.settlement.pending == 0
+
+
+def test_the_next_owner_runs_what_a_loss_left_as_a_failure(
+    kafka: MemoryKafka, store: claims_rig.Bench
+) -> None:
+    """There is no result to publish; and it waits for the run that has not ended."""
+    old = ClaimingWorker(kafka, store)
+    old.turn()
+    kafka.writable = False
+    old.bench.fail(b"0")
+    old.turn()
+    lose(old)
+    kafka.writable = True
+    assert successor(kafka, old).begun() == [0]

@@ -62,8 +62,11 @@ class DeliveryGuarantee(Protocol):
     def give_up(self, going: Collection[Partition]) -> None:
         """Commits the positions of these partitions a last time, as they are being revoked."""
 
-    def drop(self, partition: Partition) -> None:
-        """Forgets a partition that was given up or lost."""
+    def drop(self, partition: Partition) -> list[Record]:
+        """Forgets a partition that was given up or lost.
+
+        Returns those of its records that are published all the same, as soon as that is possible.
+        """
 
     def take_dropped(self) -> list[Record]:
         """Returns records whose partitions were given up or lost before publishing was complete.
@@ -140,9 +143,9 @@ class AtLeastOnce:
     def give_up(self, going: Collection[Partition]) -> None:
         self._committer.commit_now(going)
 
-    def drop(self, partition: Partition) -> None:
-        # Its outcomes are published all the same.
+    def drop(self, partition: Partition) -> list[Record]:
         self._order.forget(partition)
+        return [record for record in self.unpublished() if record.partition is partition]
 
     def take_dropped(self) -> list[Record]:
         return []

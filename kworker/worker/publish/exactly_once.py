@@ -166,10 +166,11 @@ class ExactlyOnce:
     def give_up(self, going: Collection[Partition]) -> None:
         """Does nothing, since positions are committed only in transactions."""
 
-    def drop(self, partition: Partition) -> None:
+    def drop(self, partition: Partition) -> list[Record]:
         self._dropped += self._outbox.drop(partition)
         if self._batch.holds(partition):
             self._spoil()
+        return []
 
     def take_dropped(self) -> list[Record]:
         dropped, self._dropped = self._dropped, []
