@@ -103,12 +103,14 @@ class Endings:
 
         A record counts if its partition came back and the record was delivered again. Any other
         record is left to the new owner of its partition, which publishes its results or runs it
-        again.
+        again; unless it is known that the record will not be delivered again.
         """
         ends = self._orphans.ended(records)
         self._lanes.put_back(ends.freed)
         self._claims.cancelled([r for r in ends.useless if r.outcome is NOT_ATTEMPTED])
-        self._claims.hand_over([r for r in ends.useless if r.outcome is not NOT_ATTEMPTED])
+        begun = [r for r in ends.useless if r.outcome is not NOT_ATTEMPTED]
+        self._claims.released([r for r in begun if self._orphans.is_superseded(r)])
+        self._claims.hand_over([r for r in begun if not self._orphans.is_superseded(r)])
         return ends.adopted
 
     def put_back(self, records: list[Record]) -> None:

@@ -120,10 +120,14 @@ class OrphanedRuns:
         Such a record will not be redelivered.
         """
         for lane in self._lanes.values():
-            lane.useful = [run for run in lane.useful if not self._superseded(run)]
+            lane.useful = [run for run in lane.useful if not self.is_superseded(run)]
         self._prune()
 
-    def _superseded(self, run: Record) -> bool:
+    def is_superseded(self, run: Record) -> bool:
+        """Returns True if the record of a run is known to be done, or of another topic's log.
+
+        It will not be redelivered. Of a partition that is not owned here, nothing is known.
+        """
         here = self._here.get(_at(run.partition))
         if here is None:
             return False
@@ -236,7 +240,7 @@ class OrphanedRuns:
         here = self._here.get(_at(run.partition))
         if here is None:
             return True
-        return not here.ledger.has_delivered and not self._superseded(run)
+        return not here.ledger.has_delivered and not self.is_superseded(run)
 
     def _prune(self) -> None:
         self._lanes = {name: lane for name, lane in self._lanes.items() if lane}

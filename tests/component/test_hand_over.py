@@ -147,3 +147,24 @@ def test_the_next_owner_runs_what_a_loss_left_as_a_failure(
     lose(old)
     kafka.writable = True
     assert successor(kafka, old).begun() == [0]
+
+
+# -- records that do not come again -----------------------------------------------------
+
+
+def test_an_outcome_whose_record_is_known_to_be_done_is_not_kept(
+    kafka: MemoryKafka, store: claims_rig.Bench
+) -> None:
+    """It expired before its run ended, say. Nobody would ask for the outcome."""
+    worker = ClaimingWorker(kafka, store)
+    worker.turn()
+    worker.bench.die()
+    kafka.log(AT).records.pop(0)
+    worker.turn()
+    worker.bench.end_with_result(b"1")
+    worker.turn()
+    assert kafka.committed(GROUP) == {AT: 2}
+    worker.bench.end_with_result(b"0")
+    worker.turn()
+    assert published(kafka) == [b"result of 1"]
+    assert store.state("a") is None
