@@ -131,13 +131,15 @@ class Settled(NamedTuple):
 
     @classmethod
     def of(cls, held: Committed, identity: TopicIdentity | None, at: tuple[str, int]) -> "Settled":
+        """Reads the settled offsets from a commit of a topic whose identity may be unknown."""
+        return cls(held.position) if identity is None else cls.of_log(held, origin_of(identity, at))
+
+    @classmethod
+    def of_log(cls, held: Committed, origin: bytes) -> "Settled":
         """Reads the settled offsets from a commit; an unreadable offset map counts as empty.
 
         A position of an earlier topic of the same name settles nothing.
         """
-        if identity is None:
-            return cls(held.position)
-        origin = origin_of(identity, at)
         if same_topic(held, origin) is False:
             return cls(0)
         runs = decode(held.metadata, origin, held.position)

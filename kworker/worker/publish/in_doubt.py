@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.core.message import PartitionId
-from kworker.core.offset_map import Committed
-from kworker.core.record import Record
+from kworker.core.offset_map import Committed, Settled
+from kworker.core.record import Partition, Record
 
 
 class FencedByTwin(Fenced):
@@ -51,11 +51,13 @@ class InDoubtTransaction:
         """Returns two lists: the records that were committed, and those that were not.
 
         `held` has the present positions of the group. A record was committed if the position of its
-        partition is the one that the transaction sent.
+        partition, or the offset map with it, covers the record. It need not be the position that
+        the transaction sent, for the partition's next owner may have gone on from there.
         """
-        there = {at for at, positions in self.sent.items() if held.get(at) == positions}
-        settled = [record for record in self.records if _at(record) in there]
-        return settled, [record for record in self.records if _at(record) not in there]
+        done = {each: _settled(held, each) for each in {r.partition for r in self.records}}
+        settled = [record for record in self.records if done[record.partition].has(record.offset)]
+        gone = set(settled)
+        return settled, [record for record in self.records if record not in gone]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,11 @@ class FencingJudge:
                 " `instance`, then start again; Kafka lets only one process use an id"
             )
         return ForeignFence(len(foreign), most, policy.rest_s)
+
+
+def _settled(held: Mapping[PartitionId, Committed | None], partition: Partition) -> Settled:
+    committed = held.get((partition.topic, partition.number))
+    return Settled(0) if committed is None else Settled.of_log(committed, partition.origin)
 
 
 def _at(record: Record) -> PartitionId:

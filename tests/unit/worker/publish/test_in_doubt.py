@@ -1,4 +1,4 @@
-"""Fences by our own past and by others: what each means for whoever has the transactional id."""
+"""Transactions in doubt: what was committed, and whose doing a fence is."""
 
 from dataclasses import replace
 
@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.clients.errors import KafkaRequestError
-from kworker.worker.publish.in_doubt import FencedByTwin, FencePolicy, FencingJudge
+from kworker.core.offset_map import Committed, encode
+from kworker.worker.publish.in_doubt import (
+    FencedByTwin,
+    FencePolicy,
+    FencingJudge,
+    InDoubtTransaction,
+)
+from tests.support.records import ORIGIN, a_partition, a_record
 
 POLICY = FencePolicy(limit_s=30.0)
 NAME = "orders-here-0"
@@ -15,6 +22,7 @@ FENCED, DOUBT = (
     KafkaRequestError("fenced", retriable=False),
     KafkaRequestError("timed out", retriable=True),
 )
+AT = ("orders", 0)
 BEGAN = 1000.0
 OLD = BEGAN + POLICY.grown_s
 
@@ -112,3 +120,25 @@ def test_a_worker_gives_up_at_the_limit_of_fences_in_its_window(gaps: list[float
         foreign = counted.judge(FENCED, None, now)
         assert foreign is not None
         assert foreign.nth == len(within)
+
+
+def test_records_that_the_groups_position_has_passed_were_committed() -> None:
+    """The next owner has gone on from there: only what it has not covered is to be done again."""
+    partition = a_partition(*AT)
+    passed, beyond, open_ = (a_record(partition, offset) for offset in (3, 7, 9))
+    sent = Committed(4, encode(ORIGIN, 4, [(7, 8), (9, 10)]))
+    doubt = InDoubtTransaction([passed, beyond, open_], {AT: sent}, 0.0)
+    assert doubt.resolved({AT: sent}) == ([passed, beyond, open_], [])
+    later = Committed(6, encode(ORIGIN, 6, [(7, 9)]))
+    assert doubt.resolved({AT: later}) == ([passed, beyond], [open_])
+    assert doubt.resolved({AT: Committed(3)}) == ([], [passed, beyond, open_])
+    assert doubt.resolved({AT: None}) == ([], [passed, beyond, open_])
+
+
+def test_a_position_of_a_topic_made_again_covers_no_record() -> None:
+    """It counts other records."""
+    partition = a_partition(*AT)
+    record = a_record(partition, 3)
+    another = ORIGIN[:8] + b"new id  "
+    doubt = InDoubtTransaction([record], {AT: Committed(4)}, 0.0)
+    assert doubt.resolved({AT: Committed(9, encode(another, 9, []))}) == ([], [record])
