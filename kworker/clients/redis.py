@@ -14,6 +14,8 @@ from kworker.core.claim import Answer, Exchange, KeptOutcome, state_of
 TIMEOUT_S = 2.0  # the longest that a call may block its thread
 # A claim is taken over from a dead owner, not released by time; it only must not stay for ever.
 CLAIM_S = 30 * 86_400.0
+# The time for which a kept outcome waits for its own record; then any record of the event takes it.
+OWN_RECORD_S = 120.0
 
 # One script, so that one round trip carries marks and claims, in this order. Keys are not
 # declared: thousands of them as arguments cost more than all the rest, and a cluster, which
@@ -21,8 +23,20 @@ CLAIM_S = 30 * 86_400.0
 _EXCHANGE = """
 local prefix, beats_prefix = KEYS[1], KEYS[2]
 local owner, number = ARGV[1], tonumber(ARGV[2])
-local ttl, claim_ttl = ARGV[3], ARGV[4]
-local ask = cjson.decode(ARGV[5])
+local ttl, claim_ttl, own_record = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local ask = cjson.decode(ARGV[6])
+
+-- A kept outcome is 'e', the owner that has taken it up or nothing, a blank, its source, a line
+-- feed, and the outcome. Returns owner, source, and the rest; nothing for any other state.
+local function kept(state)
+  if state and state:sub(1, 1) == 'e' then return state:match('^e(%S*) ([^\\n]*)(.*)$') end
+end
+
+-- Returns the claim in a state, or the state itself: who has taken up an outcome has a claim to it.
+local function claim_of(state)
+  local holder, source = kept(state)
+  return holder and 'c' .. holder .. ' ' .. source or state
+end
 
 -- A call that timed out may come later than its repetition: then it is refused.
 local beat = beats_prefix .. owner
@@ -36,13 +50,20 @@ redis.call('SET', beat, number, 'PX', claim_ttl)
 for _, id in ipairs(ask.done) do redis.call('SET', prefix .. id, 'd', 'PX', ttl) end
 for _, mark in ipairs(ask.ended) do
   local key, claim, ended = prefix .. mark[1], mark[2], mark[3]
-  if redis.call('GET', key) == claim then redis.call('SET', key, ended, 'PX', claim_ttl) end
+  if claim_of(redis.call('GET', key)) == claim then
+    redis.call('SET', key, ended, 'PX', claim_ttl)
+  end
 end
 for _, release in ipairs(ask.released) do
-  local key, claim, ended = prefix .. release[1], release[2], release[3]
+  local key, claim, ended_too = prefix .. release[1], release[2], release[3]
   local state = redis.call('GET', key)
-  if state and (state == claim or (ended and state:sub(1, #ended) == ended)) then
-    redis.call('DEL', key)
+  if claim_of(state) == claim then
+    local holder, source, outcome = kept(state)
+    if holder and not ended_too then
+      redis.call('SET', key, 'e ' .. source .. outcome, 'PX', claim_ttl)
+    else
+      redis.call('DEL', key)
+    end
   end
 end
 
@@ -52,14 +73,24 @@ if #ask.ids > 0 then
   for i, id in ipairs(ask.ids) do keys[i] = prefix .. id end
   local states = redis.call('MGET', unpack(keys))
   for i, state in ipairs(states) do
-    local mine = 'c' .. owner .. ' ' .. ask.sources[i]
-    local over = ask.takeovers[tostring(i)]
-    local free = not state or state == mine
+    local key, mine = keys[i], owner .. ' ' .. ask.sources[i]
+    local over, taken = ask.takeovers[tostring(i)], false
     if over and state == over.held then
-      free = over.gone or (redis.call('GET', beats_prefix .. over.owner) or '') == over.beat
+      taken = over.gone or (redis.call('GET', beats_prefix .. over.owner) or '') == over.beat
     end
-    if free then
-      redis.call('SET', keys[i], mine, 'PX', claim_ttl)
+    local holder, source, outcome = kept(state)
+    if holder then
+      local waited = holder == '' and claim_ttl - redis.call('PTTL', key) >= own_record
+      if waited or source == ask.sources[i] then
+        state = 'e' .. mine .. outcome
+        redis.call('SET', key, state, 'PX', claim_ttl)
+      elseif taken then
+        state = 'e ' .. source .. outcome
+        redis.call('SET', key, state, 'PX', claim_ttl)
+      end
+    end
+    if not holder and (not state or state == 'c' .. mine or taken) then
+      redis.call('SET', key, 'c' .. mine, 'PX', claim_ttl)
     else
       refused[#refused + 1] = i - 1
       refused[#refused + 1] = state
@@ -91,15 +122,26 @@ class RedisClaims:
     """
 
     def __init__(
-        self, url: str, *, prefix: str, owner: str, ttl_s: float, timeout_s: float = TIMEOUT_S
+        self,
+        url: str,
+        *,
+        prefix: str,
+        owner: str,
+        ttl_s: float,
+        own_record_s: float = OWN_RECORD_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Does not connect yet. Raises ValueError for an invalid URL."""
+        """Does not connect yet. Raises ValueError for an invalid URL.
+
+        A kept outcome waits for its own record for `own_record_s`.
+        """
         self._redis = client(url, timeout_s)
         self._script = self._redis.register_script(_EXCHANGE)
         self._keys = [prefix, own_key("beat", prefix)]
         self._owner = owner
         self._number = 0
-        self._lives_ms = (round(ttl_s * 1000), round(max(ttl_s, CLAIM_S) * 1000))
+        times_s = (ttl_s, max(ttl_s, CLAIM_S), own_record_s)
+        self._times_ms = [round(each * 1000) for each in times_s]
 
     def exchange(self, ask: Exchange) -> Answer:
         """Marks events as done, releases claims and makes new ones, all in one round trip.
@@ -108,7 +150,7 @@ class RedisClaims:
         Redis may then have done all, some or none of that, and the caller may repeat the call.
         """
         self._number += 1
-        numbers = [self._number, *self._lives_ms]
+        numbers = [self._number, *self._times_ms]
         with errors_converted(self._redis):
             return _decode_answer(
                 ask, *self._script(self._keys, [self._owner, *numbers, _encode(ask)])
@@ -219,14 +261,7 @@ def _encode(ask: Exchange) -> bytes:
                 (mark.id, str(mark.claim), str(KeptOutcome(mark.claim.source, mark.outcome)))
                 for mark in ask.ended
             ],
-            "released": [
-                (
-                    mark.id,
-                    str(mark.claim),
-                    mark.ended_too and str(KeptOutcome(mark.claim.source, "")),
-                )
-                for mark in ask.released
-            ],
+            "released": [(mark.id, str(mark.claim), mark.ended_too) for mark in ask.released],
             "ids": ask.ids,
             "sources": ask.sources,
             "takeovers": takeovers,

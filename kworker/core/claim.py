@@ -32,16 +32,24 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutcome:
-    """The outcome of a handler's run that ended after its partition was revoked.
+    """The outcome of a handler's run, kept for a worker that can publish it.
 
-    The worker that has the partition next publishes this outcome.
+    Only the record at the position `source` takes it up: its next owner publishes it. If that
+    record does not come for a while, another record of the event takes its place. `owner` is the
+    worker that has taken it up; it is "" while nobody has.
     """
 
     source: str
     outcome: str
+    owner: str = ""
 
     def __str__(self) -> str:
-        return f"e{self.source}\n{self.outcome}"
+        return f"e{self.owner} {self.source}\n{self.outcome}"
+
+    @property
+    def claim(self) -> Claimed:
+        """The claim of the worker that has taken it up."""
+        return Claimed(self.owner, self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,10 @@ def state_of(text: str) -> ClaimState:
     kind, rest = text[:1], text[1:]
     if text == "d":
         return ClaimDone()
-    if kind == "e" and "\n" in rest:
-        return KeptOutcome(*rest.split("\n", 1))
+    place, line_feed, outcome = rest.partition("\n")
+    if kind == "e" and line_feed and " " in place:
+        owner, source = place.split(" ", 1)
+        return KeptOutcome(source, outcome, owner)
     if kind == "c" and " " in rest:
         return Claimed(*rest.split(" ", 1))
     raise ValueError(
@@ -75,7 +85,10 @@ def state_of(text: str) -> ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A request to replace a run's claim by the run's outcome, if Redis still has that claim."""
+    """A request to replace a run's claim by the run's outcome, if Redis still has that claim.
+
+    An outcome that the owner of the claim has taken up counts as its claim.
+    """
 
     id: str
     claim: Claimed
@@ -84,23 +97,28 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A request to end a claim, if Redis still has that claim."""
+    """A request to end a claim, if Redis still has that claim.
+
+    If the owner of the claim has taken up an outcome, that outcome is deleted with `ended_too`, and
+    else left to others.
+    """
 
     id: str
     claim: Claimed
-    ended_too: bool = True  # also an outcome that was left for its record
+    ended_too: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
     """A request to take over a claim from an owner that seems to be dead.
 
+    If that owner had taken up an outcome, the request only makes this outcome free for others.
     `beat` is the last heartbeat seen of that owner. Redis refuses the request if the owner has sent
     another heartbeat since. `gone` is True if the owner is known to have ended; then Redis does not
     look at heartbeats.
     """
 
-    held: Claimed
+    held: Claimed | KeptOutcome
     beat: int | None
     gone: bool = False  # the owner is known to have ended, whatever its beat
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kworker.clients.memory.broker import MemoryKafka
-from kworker.core.claim import ClaimDone, Claimed
+from kworker.core.claim import ClaimDone, Claimed, KeptOutcome
 from tests.component.test_exactly_once import Faulty
 from tests.component.test_partition_return import AT, GUARANTEES, one_partition, published
 from tests.support import claims_rig
@@ -28,9 +28,11 @@ def kafka() -> MemoryKafka:
     return one_partition(b"a", b"b")
 
 
-def successor(kafka: MemoryKafka, old: ClaimingWorker, transactional: str = "") -> ClaimingWorker:
+def successor(
+    kafka: MemoryKafka, old: ClaimingWorker, transactional: str = "", owner: str = "host/2"
+) -> ClaimingWorker:
     new = ClaimingWorker(
-        kafka, old.store, "host/2", clock=old.bench.clock, transactional=transactional
+        kafka, old.store, owner, clock=old.bench.clock, transactional=transactional
     )
     new.turn(12)
     return new
@@ -62,6 +64,29 @@ def test_results_that_a_drain_could_not_publish_are_not_redone(
     assert sorted(value or b"" for value in published(kafka)) == RESULTS_OF_BOTH
     assert (store.state("a"), store.state("b")) == (ClaimDone(), ClaimDone())
     assert kafka.committed(GROUP) == {AT: 2}
+
+
+def test_a_handed_over_outcome_is_handed_over_again(
+    kafka: MemoryKafka, store: claims_rig.Bench
+) -> None:
+    """The next owner drains in the same outage. Nobody has taken the outcome up afterwards."""
+    old = ClaimingWorker(kafka, store)
+    old.turn()
+    kafka.writable = False
+    old.bench.end_with_result(b"0")
+    old.turn()
+    old.end_drain()
+    new = successor(kafka, old)
+    assert new.begun() == [1]
+    new.bench.poll_loop.stop_taking()
+    new.turn()
+    new.end_drain()
+    state = store.state("a")
+    assert isinstance(state, KeptOutcome)
+    assert state.claim == Claimed("", "foo/0/0")
+    kafka.writable = True
+    assert successor(kafka, new, owner="host/3").begun() == [1]
+    assert published(kafka) == [b"result of 0"]
 
 
 def test_failures_that_a_drain_could_not_publish_run_again(

@@ -163,9 +163,10 @@ def test_an_outcome_is_handed_on_to_all_that_ask(store: Store) -> None:
     a, b, c = store.claims("a"), store.claims("b"), store.claims("c")
     claim(a, ("e", "o/0/1"))
     hand_over(a, "a", "o/0/1", "the\noutcome")
-    for _ in range(2):
-        assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", "the\noutcome")}
     assert claim(c, ("e", "o/1/1")) == {"e": KeptOutcome("o/0/1", "the\noutcome")}
+    for name, claims in (("b", b), ("b", b), ("c", c), ("b", b)):
+        assert claim(claims, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", "the\noutcome", name)}
+    assert claim(c, ("e", "o/1/1")) == {"e": KeptOutcome("o/0/1", "the\noutcome", "b")}
     done(b, "e")
     assert claim(c, ("e", "o/1/1")) == {"e": ClaimDone()}
 
@@ -176,7 +177,9 @@ def test_an_outcome_of_64_kib_is_handed_on(store: Store) -> None:
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
     hand_over(a, "a", "o/0/1", outcome)
-    assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", outcome)}
+    assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", outcome, "b")}
+    hand_over(b, "b", "o/0/1", outcome)
+    assert claim(a, ("e", "o/1/1")) == {"e": KeptOutcome("o/0/1", outcome)}
 
 
 def test_an_outcome_is_too_late_after_a_takeover(store: Store) -> None:
@@ -193,11 +196,43 @@ def test_an_outcome_that_became_a_dead_letter_is_released(store: Store) -> None:
     a, b = store.claims("a"), store.claims("b")
     claim(a, ("e", "o/0/1"))
     hand_over(a, "a", "o/0/1", "x")
+    assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", "x", "b")}
     release(b, "b", "o/1/1")
+    release(a, "a", "o/0/1")
+    assert claim(a, ("e", "o/2/2")) == {"e": KeptOutcome("o/0/1", "x", "b")}
     release(b, "b", "o/0/1", ended_too=False)
-    assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", "x")}
+    assert claim(a, ("e", "o/2/2")) == {"e": KeptOutcome("o/0/1", "x")}
+    assert claim(b, ("e", "o/0/1")) == {"e": KeptOutcome("o/0/1", "x", "b")}
     release(b, "b", "o/0/1")
     assert claim(b, ("e", "o/0/1")) == {}
+
+
+def test_a_kept_outcome_waits_for_its_own_record(store: Store) -> None:
+    """Then another record of the event takes its place, and its own waits for that one."""
+    a, b, c = store.claims("a"), store.claims("b", own_record_s=0.3), store.claims("c")
+    claim(a, ("e", "o/0/1"))
+    hand_over(a, "a", "o/0/1", "x\ny")
+    kept = KeptOutcome("o/0/1", "x\ny")
+    assert claim(b, ("e", "o/1/1")) == {"e": kept}
+    eventually(lambda: claim(b, ("e", "o/1/1")) != {"e": kept}, what="it has waited")
+    taken = KeptOutcome("o/1/1", "x\ny", "b")
+    assert claim(b, ("e", "o/1/1")) == {"e": taken}
+    assert claim(c, ("e", "o/0/1")) == {"e": taken}
+
+
+def test_an_outcome_taken_up_is_free_when_its_owner_is_dead(store: Store) -> None:
+    """Its own record may come again, so that it is waited for anew."""
+    a, b, c = store.claims("a"), store.claims("b"), store.claims("c", own_record_s=0.0)
+    claim(a, ("e", "o/0/1"))
+    hand_over(a, "a", "o/0/1", "x")
+    taken = KeptOutcome("o/0/1", "x", "b")
+    assert claim(b, ("e", "o/0/1")) == {"e": taken}
+    assert claim(c, ("e", "o/1/1")) == {"e": taken}
+    assert take_over(c, "o/1/1", Takeover(taken, -1)).refused == {0: taken}
+    assert take_over(c, "o/1/1", Takeover(taken, None, gone=True)).refused == {
+        0: KeptOutcome("o/0/1", "x")
+    }
+    assert claim(c, ("e", "o/1/1")) == {"e": KeptOutcome("o/1/1", "x", "c")}
 
 
 # -- the dead ---------------------------------------------------------------------------
@@ -258,7 +293,7 @@ def test_done_and_ended_are_never_taken_over(store: Store) -> None:
     over = Takeover(Claimed("a", "o/0/1"), None, gone=True)
     claim(a, ("e", "o/0/1"))
     hand_over(a, "a", "o/0/1", "x")
-    assert take_over(b, "o/0/1", over).refused == {0: KeptOutcome("o/0/1", "x")}
+    assert take_over(b, "o/0/1", over).refused == {0: KeptOutcome("o/0/1", "x", "b")}
     done(a, "e")
     assert take_over(b, "o/0/1", over).refused == {0: ClaimDone()}
 

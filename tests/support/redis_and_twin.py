@@ -13,7 +13,7 @@ from typing import Protocol
 from redis import Redis
 
 from kworker.clients.memory.redis import MemoryRedis, MemoryRedisClaims, MemoryRedisTexts
-from kworker.clients.redis import RedisClaims, RedisTexts
+from kworker.clients.redis import OWN_RECORD_S, RedisClaims, RedisTexts
 from kworker.sandbox.redis import Redis as Server
 from kworker.worker.idempotency.claim_thread import Claims
 from kworker.worker.quarantine.shared_suspects import Storage
@@ -25,7 +25,9 @@ TTL_S = 60.0
 class Store(Protocol):
     """What one contract test asks of Redis."""
 
-    def claims(self, owner: str, ttl_s: float = TTL_S) -> Claims: ...
+    def claims(
+        self, owner: str, ttl_s: float = TTL_S, own_record_s: float = OWN_RECORD_S
+    ) -> Claims: ...
     def texts(self, kind: str) -> Storage: ...
     def flush(self) -> None: ...
     def trouble(self, kind: str) -> "contextmanager[None]": ...
@@ -37,8 +39,12 @@ class TwinStore:
     def __init__(self) -> None:
         self.redis = MemoryRedis()
 
-    def claims(self, owner: str, ttl_s: float = TTL_S) -> MemoryRedisClaims:
-        return MemoryRedisClaims(self.redis, prefix="test:", owner=owner, ttl_s=ttl_s)
+    def claims(
+        self, owner: str, ttl_s: float = TTL_S, own_record_s: float = OWN_RECORD_S
+    ) -> MemoryRedisClaims:
+        return MemoryRedisClaims(
+            self.redis, prefix="test:", owner=owner, ttl_s=ttl_s, own_record_s=own_record_s
+        )
 
     def texts(self, kind: str) -> MemoryRedisTexts:
         return MemoryRedisTexts(self.redis, kind=kind, prefix="test:")
@@ -62,9 +68,16 @@ class RealStore:
         self._clients: list[RedisClaims | RedisTexts] = []
         self._names = itertools.count()
 
-    def claims(self, owner: str, ttl_s: float = TTL_S) -> RedisClaims:
+    def claims(
+        self, owner: str, ttl_s: float = TTL_S, own_record_s: float = OWN_RECORD_S
+    ) -> RedisClaims:
         made = RedisClaims(
-            self._server.url, prefix=self.prefix, owner=owner, ttl_s=ttl_s, timeout_s=0.5
+            self._server.url,
+            prefix=self.prefix,
+            owner=owner,
+            ttl_s=ttl_s,
+            own_record_s=own_record_s,
+            timeout_s=0.5,
         )
         self._clients.append(made)
         return made

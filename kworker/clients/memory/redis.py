@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from kworker.clients.redis import CLAIM_S, own_key
+from kworker.clients.redis import CLAIM_S, OWN_RECORD_S, own_key
 from kworker.core.claim import (
     Answer,
     ClaimDone,
@@ -47,6 +48,10 @@ class MemoryRedis:
     def write(self, name: str, state: ClaimState, life_s: float) -> None:
         self._ids[name] = (state, self._now_s() + life_s)
 
+    def left_s(self, name: str) -> float:
+        """Returns the seconds until the state of an event expires."""
+        return self._ids[name][1] - self._now_s()
+
     def delete(self, name: str) -> None:
         self._ids.pop(name, None)
 
@@ -84,13 +89,22 @@ class MemoryRedis:
 class MemoryRedisClaims:
     """The twin of `RedisClaims` for tests, on a `MemoryRedis`."""
 
-    def __init__(self, redis: MemoryRedis, *, prefix: str, owner: str, ttl_s: float) -> None:
+    def __init__(
+        self,
+        redis: MemoryRedis,
+        *,
+        prefix: str,
+        owner: str,
+        ttl_s: float,
+        own_record_s: float = OWN_RECORD_S,
+    ) -> None:
         self._redis = redis
         self._prefix = prefix
         self._owner = owner
         self._number = 0
         self._ttl_s = ttl_s
         self._claim_s = max(ttl_s, CLAIM_S)
+        self._own_record_s = own_record_s
 
     def exchange(self, ask: Exchange) -> Answer:
         self._number += 1
@@ -114,28 +128,49 @@ class MemoryRedisClaims:
 
     def _hand_over(self, mark: HandOver) -> None:
         name = self._prefix + mark.id
-        if self._redis.state(name) == mark.claim:
+        if _claim_of(self._redis.state(name)) == mark.claim:
             self._redis.write(name, KeptOutcome(mark.claim.source, mark.outcome), self._claim_s)
 
     def _release(self, release: Release) -> None:
         name = self._prefix + release.id
         state = self._redis.state(name)
-        left = isinstance(state, KeptOutcome) and state.source == release.claim.source
-        if state == release.claim or (left and release.ended_too):
+        if _claim_of(state) != release.claim:
+            return
+        if isinstance(state, KeptOutcome) and not release.ended_too:
+            self._redis.write(name, replace(state, owner=""), self._claim_s)
+        else:
             self._redis.delete(name)
 
     def _claim(self, id_: str, source: str, over: Takeover | None) -> ClaimState | None:
         """Claims an event id; returns None, or the stored state that prevents the claim."""
         name, mine = self._prefix + id_, Claimed(self._owner, source)
         state = self._redis.state(name)
-        if state in (None, mine) or (over is not None and self._still(over, state)):
+        taken = over is not None and self._still(over, state)
+        if isinstance(state, KeptOutcome):
+            return self._take_up(name, source, state, taken=taken)
+        if state in (None, mine) or taken:
             self._redis.write(name, mine, self._claim_s)
             return None
         return state
 
+    def _take_up(self, name: str, source: str, kept: KeptOutcome, *, taken: bool) -> KeptOutcome:
+        """Takes up a kept outcome for the record at `source`, if that may be; returns its state."""
+        age_s = self._claim_s - self._redis.left_s(name)
+        if source == kept.source or (not kept.owner and age_s >= self._own_record_s):
+            kept = KeptOutcome(source, kept.outcome, self._owner)
+            self._redis.write(name, kept, self._claim_s)
+        elif taken:
+            kept = replace(kept, owner="")
+            self._redis.write(name, kept, self._claim_s)
+        return kept
+
     def _still(self, over: Takeover, state: ClaimState | None) -> bool:
         beat = self._redis.beat(self._prefix + over.held.owner)
         return state == over.held and (over.gone or beat == over.beat)
+
+
+def _claim_of(state: ClaimState | None) -> ClaimState | None:
+    return state.claim if isinstance(state, KeptOutcome) else state
 
 
 class MemoryRedisTexts:

@@ -149,13 +149,16 @@ class ClaimTable:
         self._asks = {}
 
     def close(self, unread: Iterable[ClaimAnswers]) -> None:
-        """Releases all requested claims, and those granted in `unread` answers."""
+        """Releases all requested claims, and those granted in `unread` answers.
+
+        A kept outcome in these answers is left to others.
+        """
         self._held.update(self._asks)
         for record in self._asks.values():
             self._release(record, ended_too=False)
         self._asks = {}
         for answers in unread:
-            for record in answers.run:
+            for record in [*answers.run, *answers.with_kept_outcome]:
                 self._release(record, ended_too=False)
 
     def answers(self) -> ClaimAnswers | None:
@@ -256,21 +259,23 @@ class ClaimTable:
         match state:
             case ClaimDone():
                 self._duplicate(record)
-            case Claimed() if self._take_over(id_, state):
-                return False
             case KeptOutcome(source, outcome) if source == source_of(record):
                 record.outcome = unpack(outcome)
                 self._held[id_] = record
                 self._answers.with_kept_outcome.append(record)
+            case Claimed() | KeptOutcome() if self._take_over(id_, state):
+                return False
             case Claimed() | KeptOutcome():
                 self._answers.busy.append((record, random.uniform(*BUSY_S)))
             case _:
                 assert_never(state)
         return True
 
-    def _take_over(self, id_: str, held: Claimed) -> bool:
+    def _take_over(self, id_: str, held: Claimed | KeptOutcome) -> bool:
         """Prepares the takeover of a dead owner's claim. Returns False if the owner may live."""
         owner = held.owner
+        if not owner:
+            return False  # an outcome that nobody has taken up yet
         if owner not in self._known_gone:
             # Its own, and not in this table: granted by a call whose answer was lost.
             self._known_gone[owner] = owner == self._owner or self._gone(owner)

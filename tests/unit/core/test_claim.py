@@ -50,6 +50,7 @@ def test_an_outcome_over_64_kib_is_not_handed_on() -> None:
         ClaimDone(),
         Claimed("host-1/b.1/12/34", "orders/3/17"),
         KeptOutcome("orders/3/17", 'null\n"x y"'),
+        KeptOutcome("orders/3/17", 'null\n"x y"', "host-1/b.1/12/34"),
     ],
 )
 def test_a_state_is_read_as_it_was_written(state: ClaimState) -> None:
@@ -57,7 +58,7 @@ def test_a_state_is_read_as_it_was_written(state: ClaimState) -> None:
     assert state_of(str(state)) == state
 
 
-@pytest.mark.parametrize("text", ["", "1", "c", "conly", "e", "enone", "x y"])
+@pytest.mark.parametrize("text", ["", "1", "c", "conly", "e", "enone", "e x", "enone\n", "x y"])
 def test_a_foreign_claim_state_is_refused(text: str) -> None:
     """It must not be taken for a claim, and least for what is done."""
     with pytest.raises(ValueError, match="for an event, which kworker never writes"):

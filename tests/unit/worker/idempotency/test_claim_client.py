@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kworker.clients.memory.redis import MemoryRedisTexts
+from kworker.clients.redis import OWN_RECORD_S
 from kworker.core.claim import OUTCOME_BYTES_MAX, Answer, ClaimDone, Claimed, Exchange, KeptOutcome
-from kworker.core.outcome import NO_RESULTS, Failed, Output
+from kworker.core.outcome import NO_RESULTS, Failed, Output, Results
 from kworker.core.pauses import Pause
 from kworker.core.record import Partition, Record
 from kworker.core.suspects import Suspect
@@ -264,6 +265,74 @@ def test_an_outcome_taken_up_and_given_up_is_still_there(bench: Bench, orders: P
     b.step()
     assert isinstance(bench.state("e"), KeptOutcome)
     assert a.ask(newer).with_kept_outcome == [newer]
+
+
+def test_an_outcome_whose_record_never_comes_is_taken_by_another(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """It expired, say. Its event is done once: should it come after all, it is a duplicate."""
+    a, b, c = (bench.worker(f"host/{i}") for i in range(3))
+    old, other, late = event(orders, 1, "e"), event(others, 5, "e"), event(orders, 1, "e")
+    a.runs(old)
+    a.claimant.hand_over([with_outcome(old, [Output("results", None, b"v", [])])])
+    a.step()
+    bench.now += OWN_RECORD_S - 1
+    assert busy(b.ask(other)) == [other]
+    bench.now += 1
+    assert b.ask(other).with_kept_outcome == [other]
+    assert isinstance(other.outcome, Results)
+    assert [output.value for output in other.outcome] == [b"v"]
+    assert busy(c.ask(late)) == [late]
+    b.claimant.settled([other])
+    b.step()
+    assert c.ask(late).duplicates == [late]
+
+
+def test_an_outcome_that_is_being_published_is_not_taken(
+    bench: Bench, orders: Partition, others: Partition
+) -> None:
+    """However long Kafka takes nothing: else it would be published twice, also exactly once."""
+    a, b, c = (bench.worker(f"host/{i}") for i in range(3))
+    old, new, other = event(orders, 1, "e"), event(orders, 1, "e"), event(others, 5, "e")
+    a.runs(old)
+    a.claimant.hand_over([with_outcome(old, None)])
+    a.step()
+    assert b.ask(new).with_kept_outcome == [new]
+    for _ in range(2):
+        b.wait(OWN_RECORD_S)
+        assert busy(c.ask(other)) == [other]
+    bench.gone.add("host/1")
+    assert busy(c.ask(other)) == [other]
+    bench.now += OWN_RECORD_S
+    assert c.ask(other).with_kept_outcome == [other]
+
+
+@pytest.mark.parametrize("how", ["withdrawn", "handed over", "unread at the end"])
+def test_an_outcome_that_is_not_published_after_all_is_free(
+    bench: Bench, orders: Partition, how: str
+) -> None:
+    """At once, and not only when its owner is found dead."""
+    a, b = bench.worker("host/1"), bench.worker("host/2")
+    old, new = event(orders, 1, "e"), event(orders, 1, "e")
+    a.runs(old)
+    a.claimant.hand_over([with_outcome(old, None)])
+    a.step()
+    b.claimant.claim([new])
+    bench.now += 2 * GATHER_S
+    b.claimant.turn(bench.now)
+    b.claiming.turn(0.0)
+    assert bench.state("e") == KeptOutcome("orders/0/1", "null", "host/2")
+    match how:
+        case "withdrawn":
+            assert b.claimant.withdraw({orders}) == [new]
+            b.step()
+        case "handed over":
+            assert b.step().with_kept_outcome == [new]
+            b.claimant.hand_over([new])
+            b.step()
+        case _:
+            b.end()
+    assert bench.state("e") == KeptOutcome("orders/0/1", "null")
 
 
 # -- giving up partitions ---------------------------------------------------------------
