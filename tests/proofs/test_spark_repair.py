@@ -144,6 +144,14 @@ def test_expired_unread_results_are_told_and_other_tables_go_on(repaired: Repair
     assert {name for name, table in told.items() if table["behind"]} == {LOSES, MOVED}
 
 
+def test_a_table_with_expired_results_goes_on_as_advised(repaired: Repaired) -> None:
+    """The table itself ends before them: a job that began there would ask for the same again."""
+    assert repaired.advised.returncode == 0
+    assert "does not exist" in repaired.advised.stdout
+    told = {table["name"]: table for table in repaired.afterwards["tables"]}
+    assert (told[LOSES]["state"], told[LOSES]["behind"]) == ("stopped", 0)
+
+
 def test_a_moved_table_goes_on_only_after_a_reset(repaired: Repaired) -> None:
     """Else a new path, as for other columns, would hold what came after it, and look complete."""
     told = {table["name"]: table for table in repaired.meanwhile["tables"]}

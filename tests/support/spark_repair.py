@@ -39,6 +39,8 @@ class Repaired(NamedTuple):
     kept: dict[str, list[str]]
     tables: dict[str, Rows]
     old_refunds: Rows  # in the place where they were before
+    advised: Ran  # the command that `lost` ends with
+    afterwards: dict[str, Any]  # at the end of a job that was started then
 
     def sources(self, table: str) -> Counter[tuple[Any, ...]]:
         """How often each source record stands in a table."""
@@ -71,6 +73,11 @@ def repair(made: Service, tables: Reader) -> Repaired:
     compacted = made.kworker("spark", "compact", "--json")
     _move(made, f"{MOVED}-2", MOVED)
     old = _of_old_refunds(made)
+    found, old_refunds = tables.rows(made.file), tables.rows(old)["refunds"]
+    kept = _kept(made, meanwhile)
+    _expire_unread(made)
+    advised = made.kworker(*lost.partition("then kworker ")[2].split())
+    made.start("--once").ends()
     return Repaired(
         unnoted,
         exit_of_refusal,
@@ -81,9 +88,11 @@ def repair(made: Service, tables: Reader) -> Repaired:
         uncompacted,
         compacted,
         meanwhile,
-        _kept(made, meanwhile),
-        tables.rows(made.file),
-        tables.rows(old)["refunds"],
+        kept,
+        found,
+        old_refunds,
+        advised,
+        made.progress(),
     )
 
 
@@ -115,8 +124,7 @@ def _damage(made: Service) -> None:
 def _reset_all(made: Service) -> dict[str, Ran]:
     """Where nothing real is lost: what expires is what was aborted."""
     found = {LOSES: _reset(made, LOSES, f"{QUIET}:0")}
-    aborted = TopicPartition(made.topic, QUIET, -1)
-    made.admin.delete_records([aborted])[aborted].result(30)
+    _delete_aborted(made)
     found["dry run"] = _reset(made, "orders", "earliest", "--dry-run")
     found["orders"] = _reset(made, "orders", "committed")
     found |= {name: _reset(made, name, "earliest") for name in ("latest", "ice")}
@@ -124,6 +132,17 @@ def _reset_all(made: Service) -> dict[str, Ran]:
         _move(made, name, f"{name}-2")
     found["refunds"] = _reset(made, "refunds", "earliest")
     return found
+
+
+def _expire_unread(made: Service) -> None:
+    """Beyond the ends of all tables; what expires is what was aborted, as before."""
+    made.send_in_transactions(0, 1)
+    _delete_aborted(made)
+
+
+def _delete_aborted(made: Service) -> None:
+    aborted = TopicPartition(made.topic, QUIET, -1)
+    made.admin.delete_records([aborted])[aborted].result(30)
 
 
 def _move(made: Service, was: str, will_be: str) -> None:

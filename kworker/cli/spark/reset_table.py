@@ -132,8 +132,10 @@ class CheckpointReset:
         """
         topic_id = self.admin.topic_id(self._topic)
         # At the end of the table, the table itself tells the job more exactly than its group does.
-        at_ms = 0 if where == COMMITTED else now_ms()
-        note = Note(self._topic, topic_id, is_merged(self.table), found.start, at_ms)
+        # But a person decides where to go on if the topic does not hold that end any more.
+        missing = found.missing if where == COMMITTED else {}
+        at_ms = 0 if where == COMMITTED and not missing else now_ms()
+        note = Note(self._topic, topic_id, is_merged(self.table), found.start, at_ms, missing)
         at = {(self._topic, part): offset for part, offset in found.start.items()}
         try:
             write_draft(self.folder, note)

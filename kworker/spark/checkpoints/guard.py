@@ -91,24 +91,29 @@ class Guard:
         if found is not None and not found.planned and begin:
             found = replace(found, begun=begin)
         start = begin if found is None else None
-        if last_mark is not None and not _was_reset(note, found, last_mark):
+        reset = None if last_mark is None else _reset_since(last_mark, note, found)
+        if last_mark is not None and (reset is None or reset.missing):
             if last_mark.topic_id != topic.id:
                 again = f"{topic.name} was deleted and made again since the table was written"
                 raise Damaged(again, "earliest")
-            if not continues(last_mark, found, begin):
-                return self._begin_anew(topic, last_mark, keeps_state)
+            end = _end_of_table(last_mark, reset)
+            if not continues(end, found, begin):
+                return self._begin_anew(topic, end, keeps_state, reset)
         elif start is None:
             _check_group(folder, found, committed)
         merged = is_merged(self._table)
         if note is None or note.merged != merged:
             if last_mark is None:
                 _check_change(folder, found, note, merged)
-            at_ms = 0 if note is None else note.at_ms
-            write_note(folder, Note(topic.name, topic.id, merged, begin, at_ms))
+            write_note(folder, replace(note or Note(topic.name, topic.id, merged), merged=merged))
         return QueryStart(found, start, last_mark)
 
     def _begin_anew(
-        self, topic: ResultsTopic, last_mark: CommitMark, keeps_state: Callable[[], bool]
+        self,
+        topic: ResultsTopic,
+        last_mark: CommitMark,
+        keeps_state: Callable[[], bool],
+        reset: Note | None = None,
     ) -> QueryStart:
         folder = self._folder
         if keeps_state():
@@ -118,8 +123,10 @@ class Guard:
                 " aggregations. A reset of this one computes the state again from all results",
                 "earliest",
             )
-        merged = is_merged(self._table)
-        write_draft(folder, Note(topic.name, topic.id, merged, last_mark.positions))
+        note = Note(topic.name, topic.id, is_merged(self._table), last_mark.positions)
+        if reset is not None:  # until the first batch is written, it stays a person's decision
+            note = replace(note, at_ms=reset.at_ms, missing=reset.missing)
+        write_draft(folder, note)
         aside = apply_draft(folder, now_ms())
         _LOG.warning(
             "another job has written to the table; a new checkpoint begins where that job ended",
@@ -130,11 +137,31 @@ class Guard:
         return QueryStart(None, last_mark.positions, last_mark)
 
 
-def _was_reset(note: Note | None, found: Checkpoint | None, last_mark: CommitMark) -> bool:
-    """True if a person has reset the checkpoint since the last commit to the table."""
+def _reset_since(last_mark: CommitMark, note: Note | None, found: Checkpoint | None) -> Note | None:
+    """Returns the note if a person has reset the checkpoint since the last commit to the table."""
     if found is not None and (found.planned or found.complete):
-        return False
-    return note is not None and note.start is not None and note.at_ms > last_mark.at_ms
+        return None
+    if note is None or note.start is None or note.at_ms <= last_mark.at_ms:
+        return None
+    return note
+
+
+def _end_of_table(last_mark: CommitMark, reset: Note | None) -> CommitMark:
+    """Returns the last mark, with the positions at which a query must continue.
+
+    `reset` is the note of a person's reset since then, if any. In the partitions of its `missing`,
+    the query continues at the reset's position, unless the table ends beyond the missing offsets.
+    """
+    if reset is None or reset.start is None:
+        return last_mark
+    ends = dict(last_mark.positions)
+    for part, nearest in reset.start.items():
+        lost = reset.missing.get(part, nearest)
+        if lost < nearest:
+            ends[part] = max(ends.get(part, nearest), nearest)
+        elif lost > nearest:
+            ends[part] = min(ends.get(part, nearest), nearest)
+    return replace(last_mark, positions=ends)
 
 
 def next_step(table: TableSettings, begin: str) -> str:

@@ -1,8 +1,9 @@
 """kworker's note in a checkpoint, and the draft of a reset beside it."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from kworker.spark.checkpoints.checked_files import Damaged, parse_object, read_text
 from kworker.spark.checkpoints.checkpoint import Positions
@@ -18,7 +19,10 @@ class Note:
 
     The file names the results topic and tells if batches are merged into the table. The checkpoint
     begins at the positions `start`; None is the beginning of the topic. `at_ms` is the time at
-    which a person reset the checkpoint; 0 if kworker itself began it.
+    which a person chose these positions; 0 if the query is to continue where the table ends. Only a
+    reset to the end of the table fills `missing`. It has, by partition, the offset of that end if
+    the topic did not hold this offset any more; `start` then has the nearest one. In all other
+    partitions, the query is to continue where the table ends.
     """
 
     topic: str
@@ -26,6 +30,7 @@ class Note:
     merged: bool
     start: Positions | None = None
     at_ms: int = 0
+    missing: Positions = field(default_factory=dict)
 
 
 def read_note(folder: Folder) -> Note | None:
@@ -38,14 +43,19 @@ def read_note(folder: Folder) -> Note | None:
     path = f"{folder}/{_NOTE}"
     found = parse_object(path, read_text(folder, _NOTE))
     try:
-        start = found["start"]
-        parts = None if start is None else {int(part): int(at) for part, at in start.items()}
+        start, merged = found["start"], bool(found["merged"])
+        parts = None if start is None else _positions(start)
         topic, topic_id = str(found["topic"]), str(found["topic_id"])
-        return Note(topic, topic_id, bool(found["merged"]), parts, int(found.get("at_ms", 0)))
+        missing = _positions(found.get("missing", {}))
+        return Note(topic, topic_id, merged, parts, int(found.get("at_ms", 0)), missing)
     except (KeyError, AttributeError, TypeError, ValueError):
         raise Damaged(
             f"{path} lacks fields that kworker writes, or holds wrong values; reset the checkpoint"
         ) from None
+
+
+def _positions(found: dict[str, Any]) -> Positions:
+    return {int(part): int(at) for part, at in found.items()}
 
 
 def write_note(folder: Folder, note: Note) -> None:

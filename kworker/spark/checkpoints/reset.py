@@ -36,11 +36,24 @@ class Reset:
         return {move.current.partition: move.position for move in self.moves}
 
     @property
+    def missing(self) -> Positions:
+        """The requested position of each partition that does not hold it.
+
+        Empty if it is not known how far the table had come.
+        """
+        clamped = (move for move in self.moves if self._is_known and move.clamped)
+        return {move.current.partition: move.wanted for move in clamped}
+
+    @property
+    def _is_known(self) -> bool:
+        return any(move.current.committed is not None for move in self.moves)
+
+    @property
     def again(self) -> int | None:
         """The highest possible number of results that are read a second time; None if unknown."""
         if self.fresh:
             return 0
-        if all(move.current.committed is None for move in self.moves):
+        if not self._is_known:
             return None
         return sum(max(0, self._reached(move) - move.position) for move in self.moves)
 

@@ -13,12 +13,14 @@ from kworker.cli.main import run
 from kworker.cli.spark import access, reset_table
 from kworker.cli.spark.reset_table import CheckpointReset
 from kworker.clients import roster
+from kworker.clock import now_ms
 from kworker.config import toml_file
 from kworker.config.model import TableSettings
 from kworker.config.topics import TopicInfo
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.errors import ExitCode, Unreachable
+from kworker.spark.checkpoints.commit_marks import CommitMark
 from kworker.spark.checkpoints.folders import LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, takes_one_writer
 from kworker.spark.checkpoints.lease import Lease
@@ -93,9 +95,12 @@ def test_nothing_is_reset_under_a_running_job(
 class Brokers:
     """One partition of results, 20 to 500, and a group that was told of 300."""
 
-    def __init__(self, topic_id: str = "id-1", *, refuses: bool = False) -> None:
+    def __init__(
+        self, topic_id: str = "id-1", held: range = range(20, 500), *, refuses: bool = False
+    ) -> None:
         self.moved: dict[PartitionId, int] = {}
         self._topic_id = topic_id
+        self._held = held
         self._refuses = refuses
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
@@ -113,7 +118,7 @@ class Brokers:
         self, at: Collection[PartitionId], goal: str, *, committed: bool = False
     ) -> dict[PartitionId, int]:
         assert committed == (goal == "latest")
-        return dict.fromkeys(at, 20 if goal == "earliest" else 500)
+        return dict.fromkeys(at, self._held.start if goal == "earliest" else self._held.stop)
 
     def set_group_offsets(self, _group: str, positions: dict[PartitionId, int]) -> None:
         if self._refuses:
@@ -161,6 +166,42 @@ def test_a_reset_ignores_positions_of_a_recreated_topic(
     assert read_note(begin.folder) == Note("orders.results", topic_id, False, {0: start})
     told = "it is not known how far the table had come" in capsys.readouterr().out
     assert told is not known
+
+
+@pytest.mark.parametrize(
+    ("held", "mark", "start"),
+    [
+        (range(400, 500), 300, 400),  # expired
+        (range(400, 500), 310, 400),  # the group was not told of the last batch
+        (range(400, 500), 450, 450),  # nor of another host's batches
+        (range(20, 250), 300, 250),  # an unclean election
+        (range(20, 250), 240, 240),
+        (range(20, 500), 450, 450),
+    ],
+)
+def test_a_reset_from_committed_gets_past_missing_results(
+    file: Path, capsys: pytest.CaptureFixture[str], held: range, mark: int, start: int
+) -> None:
+    """The job asks for this command then; a job that went back would ask for it for ever."""
+    begin = beginning(file, Brokers(held=held))
+    begin.perform("committed", dry_run=False, as_json=False)
+    capsys.readouterr()
+    last_mark = CommitMark("orders/orders", 1, "q", 7, "id-1", {0: mark}, at_ms=1)
+    for _ in range(2):  # the job may end before its first batch
+        guard = Guard(begin.table, begin.folder)
+        found = guard.admit(ResultsTopic("orders.results", "id-1"), {}, last_mark)
+        assert (found.checkpoint, found.start) == (None, {0: start})
+    told = "another job has written to the table" in capsys.readouterr().out
+    assert told is (start == mark)
+
+
+def test_a_batch_after_the_reset_tells_where_to_go_on(file: Path) -> None:
+    """Another host's job may have written it: its results would come again."""
+    begin = beginning(file, Brokers(held=range(20, 250)))
+    begin.perform("committed", dry_run=False, as_json=False)
+    last_mark = CommitMark("orders/orders", 1, "q", 7, "id-1", {0: 290}, now_ms() + 1)
+    guard = Guard(begin.table, begin.folder)
+    assert guard.admit(ResultsTopic("orders.results", "id-1"), {}, last_mark).start == {0: 290}
 
 
 def test_a_reset_from_committed_finishes_one_that_was_cut_off(

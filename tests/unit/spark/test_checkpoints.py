@@ -22,6 +22,7 @@ from kworker.spark.checkpoints.checkpoint import (
     remove_plan,
     survey,
 )
+from kworker.spark.checkpoints.commit_marks import CommitMark
 from kworker.spark.checkpoints.folders import Folder, LocalFolder
 from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
 from kworker.spark.checkpoints.note import (
@@ -272,6 +273,36 @@ def test_a_reset_keeps_the_old_checkpoint_and_notes_its_start(query: Query) -> N
     assert admit(again).start is None
 
 
+def test_a_reset_past_expired_results_moves_no_other_partition(query: Query) -> None:
+    """The table knows its end there; the group, by which a reset goes, may be told late."""
+    mark = CommitMark("orders/orders", 1, "old", 9, RESULTS.id, {0: 100, 1: 60}, at_ms=NOW_MS - 1)
+    note = Note(*RESULTS, False, {0: 200, 1: 50}, NOW_MS, missing={0: 100})
+    write_draft(query.folder, note)
+    apply_draft(query.folder, NOW_MS)
+    guard = Guard(table(), query.folder)
+    for _ in range(2):
+        found = guard.admit(RESULTS, {}, mark)
+        assert (found.checkpoint, found.start) == (None, {0: 200, 1: 60})
+    begun = Query(query.folder)
+    begun.batch(0, 280, finished=False)
+    again = guard.admit(RESULTS, {}, mark).checkpoint
+    assert again is not None
+    assert (again.planned, again.begun) == (0, {0: 200, 1: 60})
+    written = CommitMark("orders/orders", 2, "5d3f", 0, RESULTS.id, {0: 280}, at_ms=NOW_MS + 1)
+    assert guard.admit(RESULTS, {}, written).checkpoint == again
+
+
+def test_sums_go_on_after_a_reset_past_expired_results(query: Query) -> None:
+    """The command has said that they begin anew; no job has written meanwhile."""
+    mark = CommitMark("orders/orders", 1, "old", 9, RESULTS.id, {0: 100}, at_ms=NOW_MS - 1)
+    write_draft(query.folder, Note(*RESULTS, False, {0: 200, 1: 0}, NOW_MS, missing={0: 100}))
+    apply_draft(query.folder, NOW_MS)
+    guard = Guard(table(), query.folder)
+    assert guard.admit(RESULTS, {}, mark, lambda: True).start == {0: 200, 1: 0}
+    with pytest.raises(Damaged, match="made again since the table was written"):
+        guard.admit(RESULTS, {}, replace(mark, topic_id="id-0"), lambda: True)
+
+
 def test_a_reset_that_was_cut_off_is_finished_by_a_person(query: Query) -> None:
     """Without a checkpoint, and with a group that says nothing, a query would begin anew."""
     write_draft(query.folder, Note(*RESULTS, merged=False, start={0: 120, 1: 0}))
@@ -459,6 +490,15 @@ def test_a_reset_to_the_groups_position_warns_with_another_way() -> None:
 def test_a_reset_of_a_missing_table_repeats_nothing() -> None:
     """A new path is how columns are changed."""
     assert (reset({0: 0, 1: 0}, fresh=True).again, reset({}, fresh=True).skipped) == (0, 350)
+
+
+def test_positions_that_the_topic_does_not_hold_are_noted() -> None:
+    """There, and nowhere else, the job cannot continue where its table ends."""
+    gone = [row._replace(low=70) for row in ROWS]
+    assert replace(reset({}), moves=from_committed(gone, {})).missing == {1: 50}
+    assert reset({}).missing == {}
+    unknown = [row._replace(committed=None) for row in gone]
+    assert replace(reset({}), moves=from_committed(unknown, {})).missing == {}
 
 
 def test_an_unknown_position_is_told() -> None:
