@@ -66,7 +66,7 @@ class Launcher:
         self._examiners: dict[str, Examiner] = {}
 
     def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
-        """Starts a table's query, and sets the positions in `progress` from its checkpoint.
+        """Starts a table's query; sets batch and positions in `progress` from its checkpoint.
 
         Raises Damaged for a query that must not start, ConfigError for an error that only a change
         of the configuration can repair, and Spark's errors if a later start may succeed.
@@ -102,6 +102,7 @@ class Launcher:
 
         query_start = guard.admit(topic, progress.positions, last_mark, stateful)
         found = query_start.checkpoint
+        progress.batch = None if found is None else found.finished
         if query_start.start is not None:
             progress.positions = dict(query_start.start)
         if found is not None and found.complete:

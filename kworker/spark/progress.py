@@ -34,7 +34,7 @@ class TableProgress:
     name: str
     state: JobState = JobState.STARTING
     reason: str = ""
-    batch: int | None = None
+    batch: int | None = None  # the last finished one; a new checkpoint counts from 0 again
     rows: int = 0
     rescued: int = 0
     foreign: int = 0

@@ -6,15 +6,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from kworker.config.model import Config, KafkaSettings, SourceSettings, SparkSettings, TableSettings
 from kworker.errors import ConfigError
+from kworker.spark import launch
+from kworker.spark.batch_limits import BatchLimits
 from kworker.spark.checkpoints.checked_files import Damaged
+from kworker.spark.checkpoints.commit_marks import CommitMark
+from kworker.spark.checkpoints.folders import LocalFolder
 from kworker.spark.checkpoints.lease import Lease
+from kworker.spark.launch import Launcher
 from kworker.spark.progress import (
     JobState,
     ProgressFile,
@@ -26,6 +34,7 @@ from kworker.spark.progress import (
 )
 from kworker.spark.query import TableQuery
 from kworker.spark.stop import StopRequest, end_with_parent
+from kworker.spark.tables.sinks import AVAILABLE_NOW, Sink
 
 
 def told_batch(batch: int, start: int, end: int, **counted: int) -> dict[str, Any]:
@@ -87,15 +96,37 @@ class Query:
         self.error: Exception | None = None
         self._jsq = InJava()
 
+    def report(self, told: dict[str, Any]) -> None:
+        self._jsq.reports.append(Report(told))
+
     def exception(self) -> Exception | None:
         return self.error
+
+
+class Report:
+    """A query's progress, as a Java object."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self._told = told
+
+    def batchId(self) -> int:
+        return int(self._told["batchId"])
+
+    def json(self) -> str:
+        return json.dumps(self._told)
 
 
 class InJava:
     """The same there: no batch yet, and an exception without a cause."""
 
-    def lastProgress(self) -> None:
-        return None
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+
+    def lastProgress(self) -> Report | None:
+        return self.reports[-1] if self.reports else None
+
+    def recentProgress(self) -> list[Report]:
+        return self.reports
 
     def exception(self) -> "InJava":
         return self
@@ -108,16 +139,17 @@ class InJava:
 
 
 class Group:
-    """A consumer group that nobody looks at."""
+    """A consumer group without members."""
 
     def __init__(self) -> None:
         self.forgotten = 0
+        self.positions: dict[int, int] = {}
 
     def forget_published(self) -> None:
         self.forgotten += 1
 
     def publish(self, positions: dict[int, int]) -> None:
-        assert positions == {}
+        self.positions = dict(positions)
 
 
 def query(launch: Callable[[], Any], group: Group | None = None) -> TableQuery:
@@ -216,6 +248,74 @@ def test_a_config_error_ends_a_table_only_at_its_first_start() -> None:
     table_query.turn(9.0, may_start=True)
     assert (table_query.progress.state, table_query.progress.reason) == (JobState.RESTARTING, "no")
     assert not table_query.misconfigured
+
+
+TABLE = TableSettings(name="t", path="/data/t")
+
+
+def launcher(state_dir: Path, monkeypatch: pytest.MonkeyPatch, mark: CommitMark) -> Launcher:
+    """Launches queries that a test can report for, of a table whose last commit has `mark`."""
+    fence = SimpleNamespace(take=lambda _owner: mark, taken=True, writer="orders/t", epoch=1)
+    rows = SimpleNamespace(schema=None, stream=None, shape=None)
+    monkeypatch.setattr(launch, "fence_of", lambda *_: fence)
+    monkeypatch.setattr(launch, "keeps_state", lambda _stream: False)
+    monkeypatch.setattr(launch, "prepare_table", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "start_query", lambda *_: Query())
+    monkeypatch.setattr(Launcher, "_rows", lambda *_: rows)
+    config = Config(
+        name="orders",
+        handler="m:f",
+        state_dir=state_dir,
+        source=SourceSettings(topics=["orders"]),
+        kafka=KafkaSettings(common={"bootstrap.servers": "127.0.0.1:9092"}),
+        spark=SparkSettings(tables=[TABLE]),
+        file=Path("/etc/kworker.toml"),
+    )
+    assert config.spark
+    limits = BatchLimits(config.spark, state_dir, lambda _: None)
+    watch: Any = SimpleNamespace(topic_id="id-1", ends={0: 1000}, begins=dict)
+    return Launcher(cast(Any, None), config, watch, AVAILABLE_NOW, limits)
+
+
+@pytest.mark.parametrize(
+    ("mark", "known", "following"),
+    [
+        (CommitMark("orders/t", 2, "other", 7, "id-1", {0: 900}, 1), None, 0),
+        (CommitMark("orders/t", 1, "mine", 50_000, "id-1", {0: 500}, 1), 50_000, 50_001),
+    ],
+)
+def test_a_taken_over_table_counts_the_batches_of_its_checkpoint(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mark: CommitMark,
+    known: int | None,
+    following: int,
+) -> None:
+    """After another host has led, a new one begins: its batches are not those of before."""
+    folder = LocalFolder(tmp_path / "c" / "t")
+    folder.write("metadata", b'{"id":"mine"}')
+    for batch, end in ((49_999, 490), (50_000, 500)):
+        ends = json.dumps({"orders.results": {"0": end}})
+        folder.write(f"offsets/{batch}", f"v1\n{{}}\n{ends}".encode())
+        folder.write(f"commits/{batch}", b"v1\n{}")
+    progress, group = TableProgress("t", batch=50_000, positions={0: 500}), Group()
+    start = launcher(tmp_path, monkeypatch, mark).launch
+    started = partial(start, Sink(TABLE, 0, str(folder)), progress)
+    table_query = TableQuery(
+        progress, started, "; ".join, cast(Any, group), lambda: False, lambda: ""
+    )
+    table_query.turn(0.0, may_start=True)
+    assert (progress.state, progress.batch) == (JobState.RUNNING, known)
+    begin = mark.positions[0]
+    running: Any = table_query._query
+    running.report(told_batch(following, begin, begin + 10, rows=8))
+    table_query.turn(1.0, may_start=True)
+    assert (progress.batch, progress.rows, progress.behind({0: 1000})) == (
+        following,
+        8,
+        990 - begin,
+    )
+    assert group.positions == {0: begin + 10}
 
 
 def test_a_lease_has_one_holder_who_is_known(tmp_path: Path) -> None:
