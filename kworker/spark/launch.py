@@ -29,7 +29,7 @@ from kworker.spark.checkpoints.guard import Guard, ResultsTopic, next_step
 from kworker.spark.checkpoints.hadoop import folder_at
 from kworker.spark.checkpoints.set_aside import read_set_aside, skipped_offsets
 from kworker.spark.progress import TableProgress
-from kworker.spark.reasons import reason
+from kworker.spark.reasons import is_mistake, reason
 from kworker.spark.rows.columns import Repartitioned
 from kworker.spark.rows.frames import TableRows, keeps_state, results, table_rows
 from kworker.spark.rows.kafka_options import starting_offsets
@@ -64,12 +64,14 @@ class Launcher:
         self._trigger = trigger
         self._limits = limits
         self._examiners: dict[str, Examiner] = {}
+        self._warned: set[str] = set()  # tables that count a repeated result again
 
     def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
         """Starts a table's query; sets batch and positions in `progress` from its checkpoint.
 
-        Raises Damaged for a query that must not start, ConfigError for an error that only a change
-        of the configuration can repair, and Spark's errors if a later start may succeed.
+        Raises Damaged for a query that must not start, and ConfigError for an error that only a
+        change of the configuration can repair. Raises TransformRaised or Spark's errors if a later
+        start may succeed.
         """
         try:
             return self._launch(sink, progress)
@@ -79,6 +81,8 @@ class Launcher:
             what_to_do = next_step(sink.table, error.begin)
             raise Damaged(f"{error}: {what_to_do}", error.begin) from error
         except AnalysisException as error:
+            if not is_mistake(error):
+                raise
             raise ConfigError(f"{_key(sink.table)}: {reason(error)}") from error
         except Repartitioned as error:
             raise ConfigError(_changed(sink.table, "partition_by", str(error))) from error
@@ -115,6 +119,7 @@ class Launcher:
         rows = self._rows(
             table, query_start.start, records_max, skipped_offsets(aside.recent, positions)
         )
+        self._warn_of_repeats(table, rows)
         new = not fence.taken and not query_start.wrote
         if not (new and self._has_results(positions) and fence.prepare_first_write(rows.schema)):
             self._prepare_table(sink, fence, owner, rows.schema, wrote=query_start.wrote)
@@ -167,6 +172,17 @@ class Launcher:
         if table.name not in self._examiners:
             self._examiners[table.name] = Examiner(table, self._config, folder, progress)
         return self._examiners[table.name]
+
+    def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
+        if table.name in self._warned or self._config.delivery.guarantee != "at-least-once":
+            return
+        if rows.counts_again:
+            self._warned.add(table.name)
+            _LOG.warning(
+                "a crash may publish a result twice, and this table would then count it twice:"
+                ' set dedupe = true for the table, or delivery.guarantee = "exactly-once"',
+                table=table.name,
+            )
 
     def _make_smaller(
         self,

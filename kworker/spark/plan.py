@@ -1,9 +1,9 @@
 """The queries of a job: one for each table, none of them started yet."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
-import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,10 +17,9 @@ from kworker.spark.launch import Launcher
 from kworker.spark.progress import TableProgress
 from kworker.spark.query import TableQuery
 from kworker.spark.reasons import explained
-from kworker.spark.rows.frames import TableRows, results, table_rows
+from kworker.spark.rows.frames import results, table_rows
+from kworker.spark.rows.transforms import TransformRaised
 from kworker.spark.tables.sinks import Sink, sinks
-
-_LOG = structlog.get_logger()
 
 
 class Planner:
@@ -57,16 +56,13 @@ class Planner:
         planned = []
         for sink in sinks(spark):
             progress = TableProgress(sink.table.name)
+            query = self._query(sink, progress, partial(self._launcher.launch, sink, progress))
             try:
                 self._expect_archives(sink.table)
-                rows = table_rows(stream, sink.table, self._config)
+                with suppress(TransformRaised):  # the start of the query calls it again
+                    table_rows(stream, sink.table, self._config)
             except ValueError as error:
-                query = self._query(sink, progress, _never)
                 query.refuse(f"spark.tables[{progress.name}].{error}")
-            else:
-                self._warn_of_repeats(sink.table, rows)
-                launch = partial(self._launcher.launch, sink, progress)
-                query = self._query(sink, progress, launch)
             planned.append(query)
         return planned
 
@@ -76,14 +72,6 @@ class Planner:
             problem = str(error).partition(";")[0]  # Ivy's own words follow
             raise ValueError(
                 f"format: {problem}; give the job access to the network once, then start it again"
-            )
-
-    def _warn_of_repeats(self, table: TableSettings, rows: TableRows) -> None:
-        if rows.counts_again and self._config.delivery.guarantee == "at-least-once":
-            _LOG.warning(
-                "a crash may publish a result twice, and this table would then count it twice:"
-                ' set dedupe = true for the table, or delivery.guarantee = "exactly-once"',
-                table=table.name,
             )
 
     def _query(
@@ -101,7 +89,3 @@ class Planner:
             return self._limits.lower({progress.name: progress.batch_records})
 
         return TableQuery(progress, launch, explain, group, resize, lower)
-
-
-def _never() -> StreamingQuery:
-    raise AssertionError("a table with wrong settings has no query to start")

@@ -13,6 +13,7 @@ from kworker.errors import ConfigError
 from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.progress import JobState, TableProgress
 from kworker.spark.reasons import reason
+from kworker.spark.rows.transforms import TransformRaised
 from kworker.spark.session.jvm import CALL_FAILED, check_jvm
 from kworker.spark.tables.examiner import ResultsSetAside
 from kworker.spark.tables.fences import TableFenced
@@ -36,11 +37,11 @@ class TableQuery:
 
     Owned by the job's main thread, which calls `turn` about every second; the query itself runs in
     the JVM. `launch` starts the query. It raises ConfigError for an error that only a change of the
-    configuration can repair, Damaged if a person must repair the checkpoint, and Spark's errors if
-    a later start may succeed. `explain` turns the causes of an exception into one line. `resize` is
-    called after a batch, and returns True if the next batches are to take another number of
-    records. `lower` is called when a batch ran out of memory, and returns a sentence that reports
-    the smaller batches.
+    configuration can repair, Damaged if a person must repair the checkpoint, and TableFenced,
+    TransformRaised or Spark's errors if a later start may succeed. `explain` turns the causes of an
+    exception into one line. `resize` is called after a batch, and returns True if the next batches
+    are to take another number of records. `lower` is called when a batch ran out of memory, and
+    returns a sentence that reports the smaller batches.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class TableQuery:
             self._note_failure(str(error), now)
             self.progress.state = JobState.FAILED
             return
-        except TableFenced as error:
+        except (TableFenced, TransformRaised) as error:
             self._note_failure(str(error), now)
             return
         except CALL_FAILED as error:

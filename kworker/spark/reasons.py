@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from pyspark.errors import AnalysisException, ParseException
+
 from kworker.config.model import TableSettings
 from kworker.spark.checkpoints.checkpoint import damaged_state
 from kworker.spark.checkpoints.folders import LocalFolder, local_folder
@@ -22,6 +24,26 @@ _JAVA_CLASS = re.compile(r"^(?:[a-z][\w$]*\.)+([A-Z][\w$]*: )")
 _TRACEBACK = "Traceback (most recent call last)"
 _CALLED = re.compile(r"An error occurred while calling [^\n]*\n: ")
 _CAUSED = re.compile(r"^Caused by: (.*)$", re.M)
+_NOT_THERE = re.compile(
+    r"\[(?:PATH_NOT_FOUND|TABLE_OR_VIEW_NOT_FOUND|SCHEMA_NOT_FOUND|UNABLE_TO_INFER_SCHEMA"
+    r"|DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE"
+    r"|DELTA_SCHEMA_NOT_SET)\]"
+)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """True if Spark refused a query because the query is wrong, so that waiting cannot help.
+
+    False for all other errors. One with a Java cause reports what failed outside of the query, such
+    as a catalog that does not answer. A table or path that does not exist may come: its disk may
+    not be mounted yet, or another job may be replacing it.
+    """
+    if isinstance(error, ParseException):
+        return True
+    # The only place where pyspark keeps the cause of a Java exception.
+    failed_outside = getattr(error, "_cause", None) is not None
+    refused = isinstance(error, AnalysisException) and not failed_outside
+    return refused and not _NOT_THERE.match(str(error))
 
 
 def reason(error: BaseException) -> str:

@@ -9,8 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kworker.jars import cache_folder
 from tests.support.spark_service import SLOW_S, STAMP_MS, Service
@@ -27,10 +28,13 @@ TABLES = (
     + spark_table("once", schema=SCHEMA, transform="failing:checked", dedupe=True)
     + spark_table("sums", schema=SCHEMA, transform="failing:sums", mode="complete")
     + spark_table("never", schema=SCHEMA, transform="failing:never")
+    + spark_table("priced", schema=SCHEMA, transform="failing:priced")
     + spark_table("forbidden", path="/sys/kworker/forbidden")
     + spark_table("unknown", format="iceberg")
 )
 TRANSFORMS = """
+from pathlib import Path
+
 from pyspark.sql import functions as f
 
 
@@ -57,9 +61,16 @@ def sums(rows):
 
 def never(rows):
     return rows.withColumn("price", none("id"))
+
+
+def priced(rows):
+    prices = rows.sparkSession.read.format("delta").load(str(Path(__file__).parent / "prices"))
+    return rows.join(prices, "id", "left")
 """
 
 
+# The table that `priced` reads is not there at first.
+UNPRICED = "failing:priced raised an error that may pass: ["
 WAITING = {
     "never": "failing:never fails on each of the results that were tried: LookupError: no prices"
     " today",
@@ -74,6 +85,7 @@ class Ended(NamedTuple):
     said: str
     told: dict[str, dict[str, Any]]
     reasons: dict[str, str]
+    unpriced: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +97,17 @@ def ended(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> Iterator[
         job = made.start(**_without_iceberg(made.folder / "cache"))
         reasons: dict[str, str] = {}
         eventually(lambda: _done(made, reasons), timeout_s=SLOW_S, every_s=0.2)
+        unpriced = eventually(lambda: _unpriced(made), timeout_s=SLOW_S)
+        prices = pa.table({"id": pa.array([1, 2], pa.int32()), "price": [10, 20]})
+        write_deltalake(str(made.folder / "prices"), prices)
         _send(made, range(RESULTS // 2, RESULTS))
         reasons.clear()
         eventually(lambda: _done(made, reasons, RESULTS), timeout_s=SLOW_S, every_s=0.2)
+        eventually(lambda: _tables(made)["priced"]["behind"] == 0, timeout_s=SLOW_S)
         told = _tables(made)
         job.process.send_signal(signal.SIGTERM)
         assert job.ends() == 0, job.said
-        yield Ended(made, job.said, told, reasons)
+        yield Ended(made, job.said, told, reasons, unpriced)
 
 
 def _without_iceberg(cache: Path) -> dict[str, str]:
@@ -124,6 +140,12 @@ def _done(service: Service, reasons: dict[str, str], results: int = RESULTS // 2
     # A table that starts again has no reason for a moment.
     reasons |= {name: table["reason"] for name, table in told.items() if table["reason"]}
     return on and told["good"]["rows"] == results and WAITING.keys() <= reasons.keys()
+
+
+def _unpriced(service: Service) -> dict[str, Any] | None:
+    """What is told about `priced` while it waits for the table that its transform reads."""
+    told = _tables(service).get("priced", {})
+    return told if told.get("reason", "").startswith(UNPRICED) else None
 
 
 def _read(service: Service, table: str) -> Any:
@@ -167,6 +189,14 @@ def test_a_transform_that_always_fails_sets_nothing_aside(ended: Ended) -> None:
     """All results would be set aside, by and by."""
     assert ended.told["never"]["aside"] == 0
     assert ended.reasons["never"] == WAITING["never"]
+
+
+def test_a_table_waits_for_what_its_transform_reads(ended: Ended) -> None:
+    """Its dependency may be down for a moment, just when the job starts."""
+    assert ended.unpriced["state"] == "restarting"
+    found = _read(ended.service, "priced").to_pylist()
+    assert len(found) == RESULTS
+    assert {row["id"]: row["price"] for row in found if row["price"]} == {1: 10, 2: 20}
 
 
 def test_a_good_table_beside_bad_ones_is_complete(ended: Ended) -> None:

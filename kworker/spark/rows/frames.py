@@ -97,7 +97,8 @@ class TableRows(NamedTuple):
 def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> TableRows:
     """A table's rows, after its transform if it has one.
 
-    Raises ValueError with the text `key: problem` if a setting of the table is wrong.
+    Raises ValueError with the text `key: problem` if a setting of the table is wrong, and
+    TransformRaised if the transform raised an error that may pass.
     """
     rows = rows_of(stream, table)
     shape = _transform(table, config) if table.transform else unchanged
@@ -115,7 +116,7 @@ def table_rows(stream: DataFrame, table: TableSettings, config: Config) -> Table
 
 
 def transformed(records: DataFrame, table: TableSettings, config: Config) -> DataFrame:
-    """Applies the table's transform to Kafka records. Raises ValueError when that fails."""
+    """Applies the table's transform to Kafka records. Raises as `table_rows` does."""
     return _transform(table, config)(rows_of(records, table))
 
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from kworker.spark.reasons import reason
+from kworker.errors import KworkerError
+from kworker.spark.reasons import is_mistake, reason
+
+
+class TransformRaised(KworkerError):
+    """Raised when a transform raised an error that may pass, so that it is called again later."""
 
 
 def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
@@ -30,12 +35,18 @@ def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:
 
 
 def apply(transform: Callable[[DataFrame], object], name: str, rows: DataFrame) -> DataFrame:
-    """Applies a transform to rows. Raises ValueError with a text of one line when it fails."""
+    """Applies a transform to rows.
+
+    Raises ValueError with a text of one line if only a change of the transform can help, and
+    TransformRaised if a later call may succeed: the transform may read a table or call a service.
+    """
     try:
         made = transform(rows)
     # The user's function: any exception is reported in one line.
     except Exception as error:
-        raise ValueError(f"{name} raised {reason(error)}") from error
+        if is_mistake(error):
+            raise ValueError(f"{name} raised {reason(error)}") from error
+        raise TransformRaised(f"{name} raised an error that may pass: {reason(error)}") from error
     if not isinstance(made, DataFrame):
         raise ValueError(f"{name} returned {type(made).__name__}, not a DataFrame")
     if rows.isStreaming and not made.isStreaming:

@@ -23,6 +23,7 @@ from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
 from kworker.spark.rows.columns import encoded, header, text_of
 from kworker.spark.rows.frames import Span, positions_of, records_between, transformed
+from kworker.spark.rows.transforms import TransformRaised
 from kworker.spark.session.jvm import CALL_FAILED
 from kworker.spark.session.spark_log import quiet_tasks
 
@@ -126,7 +127,7 @@ class Examiner:
             if found := self._search(records, there):
                 self._count(len(found), number)
                 self._set_aside(batch, records, found)
-        except (*CALL_FAILED, ValueError) as problem:
+        except (*CALL_FAILED, ValueError, TransformRaised) as problem:
             _LOG.warning(
                 "the results on which the table's transform fails cannot be singled out;"
                 " the batch is tried again",

@@ -144,7 +144,8 @@ def test_a_changed_table_is_refused_with_the_reset_command(
     )
     monkeypatch.setattr(launch, "fence_of", lambda *_: nothing)
     watch: Any = SimpleNamespace(topic_id="id", ends={}, begins=dict)
-    monkeypatch.setattr(Launcher, "_rows", lambda *_: SimpleNamespace(schema=None))
+    rows = SimpleNamespace(schema=None, counts_again=False)
+    monkeypatch.setattr(Launcher, "_rows", lambda *_: rows)
     spark = config().spark
     assert spark
     bounds = BatchLimits(spark, tmp_path, lambda _: None)

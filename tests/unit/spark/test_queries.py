@@ -256,7 +256,7 @@ TABLE = TableSettings(name="t", path="/data/t")
 def launcher(state_dir: Path, monkeypatch: pytest.MonkeyPatch, mark: CommitMark) -> Launcher:
     """Launches queries that a test can report for, of a table whose last commit has `mark`."""
     fence = SimpleNamespace(take=lambda _owner: mark, taken=True, writer="orders/t", epoch=1)
-    rows = SimpleNamespace(schema=None, stream=None, shape=None)
+    rows = SimpleNamespace(schema=None, stream=None, shape=None, counts_again=False)
     monkeypatch.setattr(launch, "fence_of", lambda *_: fence)
     monkeypatch.setattr(launch, "keeps_state", lambda _stream: False)
     monkeypatch.setattr(launch, "prepare_table", lambda *_, **__: None)
