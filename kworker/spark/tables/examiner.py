@@ -1,11 +1,10 @@
 """The examiner of a failed batch: it finds the results that the table's transform fails on."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 
 import structlog
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 
 from kworker.config.model import Config, TableSettings
 from kworker.core.bisection import Bisection
@@ -14,36 +13,24 @@ from kworker.spark.batch_limits import Range
 from kworker.spark.checkpoints.folders import Folder
 from kworker.spark.checkpoints.set_aside import (
     FailingResult,
-    is_among,
     read_set_aside,
     skipped_offsets,
     write_set_aside,
 )
 from kworker.spark.progress import TableProgress
 from kworker.spark.reasons import reason
-from kworker.spark.rows.columns import encoded, header, text_of
-from kworker.spark.rows.frames import Span, positions_of, records_between, transformed
+from kworker.spark.rows.frames import Span
 from kworker.spark.rows.transforms import TransformRaised
 from kworker.spark.session.jvm import CALL_FAILED
-from kworker.spark.session.spark_log import quiet_tasks
+from kworker.spark.tables.examined_batch import ExaminedBatch, Part, Place, is_of_data
 
 _LOG = structlog.get_logger()
 
 SET_ASIDE_MAX = 100  # of a batch, or in a row: with more the transform itself is wrong
 _SAMPLE = 8  # results tried first: if all fail, the transform fails always
 _TRIES_MAX = 4  # failures of a batch whose whole sample fails, before its results are set aside
-_OF_DATA = re.compile(r"Python worker exited unexpectedly|Traceback \(most|SQLSTATE: (?:22|39|P0)")
-_KEPT = (
-    "partition",
-    "offset",
-    f"{header('kworker-source')} AS source",
-    f"coalesce({text_of('key')}, {encoded('key')}) AS key",
-    f"coalesce({text_of('value')}, {encoded('value')}) AS value",
-)
 
-Part = Mapping[int, Range]
-"""Some records of a batch: a range of offsets in each partition."""
-Found = dict[tuple[int, int], str]
+Found = dict[Place, str]
 """The errors of failing results, by partition and offset."""
 
 
@@ -107,37 +94,36 @@ class Examiner:
         self._failed = -1, 0  # a batch, and how often in a row
 
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
-        if not _is_of_data(error):
+        if not is_of_data(error):
             return
         tries = self._failed[1] + 1 if self._failed[0] == batch else 1
         self._failed = batch, tries
         if tries == 1:
             return  # the next try may pass
         gone = skipped_offsets(read_set_aside(self._folder, batch).recent, span[0] or {})
-        records = records_between(session, self._config, span).where(f"NOT ({is_among(gone)})")
-        records.persist()
-        try:
-            there = positions_of(records, self._table)
-            number = there.count()
-            why = self._try_sample(records, there)
-            if why and (tries < _TRIES_MAX or number > SET_ASIDE_MAX):
-                raise TransformFails(
-                    f"{self._table.transform} fails on each of the results that were tried: {why}"
+        with closing(ExaminedBatch(session, self._table, self._config, span, gone)) as examined:
+            try:
+                self._examine(batch, examined, tries)
+            except (*CALL_FAILED, ValueError, TransformRaised) as problem:
+                _LOG.warning(
+                    "the results on which the table's transform fails cannot be singled out;"
+                    " the batch is tried again",
+                    table=self._table.name,
+                    reason=reason(problem),
                 )
-            if found := self._search(records, there):
-                self._count(len(found), number)
-                self._set_aside(batch, records, found)
-        except (*CALL_FAILED, ValueError, TransformRaised) as problem:
-            _LOG.warning(
-                "the results on which the table's transform fails cannot be singled out;"
-                " the batch is tried again",
-                table=self._table.name,
-                reason=reason(problem),
-            )
-        finally:
-            records.unpersist()
 
-    def _try_sample(self, records: DataFrame, there: DataFrame) -> str:
+    def _examine(self, batch: int, examined: ExaminedBatch, tries: int) -> None:
+        number = examined.count()
+        why = self._try_sample(examined)
+        if why and (tries < _TRIES_MAX or number > SET_ASIDE_MAX):
+            raise TransformFails(
+                f"{self._table.transform} fails on each of the results that were tried: {why}"
+            )
+        if found := self._search(examined):
+            self._count(len(found), number)
+            self._set_aside(batch, examined, found)
+
+    def _try_sample(self, examined: ExaminedBatch) -> str:
         """Runs the transform on a sample of results, one by one.
 
         Returns the last error if the transform fails on all of these results, else "". A failure on
@@ -145,20 +131,15 @@ class Examiner:
         Then it would be useless to search the batch for the results that the transform fails on.
         """
         why = ""
-        for at in there.orderBy(f.xxhash64("partition", "offset")).limit(_SAMPLE).collect():
-            error = self._fails_at(records, *at)
+        for place in examined.sample(_SAMPLE):
+            error = _failure_at(examined, place)
             if error is None:
                 return ""
             why = reason(error)
         return why
 
-    def _fails_at(self, records: DataFrame, partition: int, offset: int) -> Exception | None:
-        return self._fails(records.where(is_among({partition: [offset]})))
-
-    def _search(self, records: DataFrame, there: DataFrame) -> Found:
-        extents = there.groupBy("partition").agg(f.min("offset"), f.max("offset")).collect()
-        batch = {partition: (first, last + 1) for partition, first, last in extents}
-        found = search(batch, lambda part: self._fails(records.where(_within(part))))
+    def _search(self, examined: ExaminedBatch) -> Found:
+        found = search(examined.extents(), examined.failure_of)
         if len(found) > SET_ASIDE_MAX:
             first_error = next(iter(found.values()))
             transform = self._table.transform
@@ -166,26 +147,13 @@ class Examiner:
                 f"{transform} fails on more than {SET_ASIDE_MAX} results of a batch: {first_error}"
             )
         # Only proven results are set aside: they fail again, and the rest does not.
-        found = {at: why for at, why in found.items() if self._fails_at(records, *at)}
-        rest = records.where(f"NOT ({is_among(_offsets(found))})")
-        return {} if not found or self._fails(rest) else found
+        found = {place: why for place, why in found.items() if _failure_at(examined, place)}
+        return {} if not found or examined.failure_without(found) else found
 
-    def _fails(self, records: DataFrame) -> Exception | None:
-        try:
-            rows = transformed(records, self._table, self._config)
-            with quiet_tasks(records.sparkSession):
-                rows.write.format("noop").mode("overwrite").save()
-        except CALL_FAILED as error:
-            if _is_of_data(error):
-                return error
-            raise
-        return None
-
-    def _set_aside(self, batch: int, records: DataFrame, found: Found) -> None:
-        those = records.where(is_among(_offsets(found))).selectExpr(*_KEPT)
+    def _set_aside(self, batch: int, examined: ExaminedBatch, found: Found) -> None:
         failing = [
             FailingResult(**row.asDict(), reason=found[row["partition"], row["offset"]])
-            for row in those.collect()
+            for row in examined.read(found)
         ]
         file = write_set_aside(self._folder, batch, failing)
         first = failing[0]
@@ -213,22 +181,6 @@ class Examiner:
             )
 
 
-def _is_of_data(error: Exception) -> bool:
-    """True if a row may have caused the error; False for a cancelled job or lost results."""
-    text = str(error)
-    return _OF_DATA.search(text) is not None and "KAFKA_DATA_LOSS" not in text
-
-
-def _within(part: Part) -> str:
-    each = (
-        f"(partition = {partition} AND offset >= {begin} AND offset < {end})"
-        for partition, (begin, end) in part.items()
-    )
-    return " OR ".join(each)
-
-
-def _offsets(found: Found) -> dict[int, list[int]]:
-    offsets: dict[int, list[int]] = {}
-    for partition, offset in found:
-        offsets.setdefault(partition, []).append(offset)
-    return offsets
+def _failure_at(examined: ExaminedBatch, place: Place) -> Exception | None:
+    partition, offset = place
+    return examined.failure_of({partition: (offset, offset + 1)})

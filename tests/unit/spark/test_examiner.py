@@ -15,7 +15,8 @@ from kworker.spark.checkpoints.set_aside import (
     skipped_offsets,
     write_set_aside,
 )
-from kworker.spark.tables.examiner import SET_ASIDE_MAX, Part, search
+from kworker.spark.tables.examined_batch import Part
+from kworker.spark.tables.examiner import SET_ASIDE_MAX, search
 
 BATCHES = st.dictionaries(
     st.integers(0, 5), st.tuples(st.integers(0, 10**9), st.integers(0, 300)), max_size=4
