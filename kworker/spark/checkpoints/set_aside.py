@@ -11,6 +11,7 @@ from kworker.spark.checkpoints.checkpoint import Positions
 from kworker.spark.checkpoints.folders import Folder
 
 _FOLDER = "aside"
+_TRIES = f"{_FOLDER}/tries.json"
 _FILE = re.compile(_FOLDER + r"/(?P<batch>\d+)-\d+-\d+-(?P<count>\d+)\.jsonl")
 
 
@@ -70,6 +71,21 @@ def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]
     lines = "".join(f"{json.dumps(asdict(each))}\n" for each in failing)
     folder.write(name, lines.encode())
     return f"{folder}/{name}"
+
+
+def count_try(folder: Folder, batch: int) -> int:
+    """Counts a further failure of this batch, and returns how often it has failed so far.
+
+    The number is kept in the checkpoint: a job that ends by itself gives up after a few tries, and
+    the next job is to continue the count. A damaged file counts as none.
+    """
+    try:
+        last = json.loads(folder.read(_TRIES) or b"{}")
+        tries = int(last["tries"]) + 1 if last["batch"] == batch else 1
+    except (ValueError, TypeError, KeyError):
+        tries = 1
+    folder.write(_TRIES, json.dumps({"batch": batch, "tries": tries}).encode())
+    return tries
 
 
 def skipped_offsets(failing: Iterable[FailingResult], begin: Positions) -> dict[int, list[int]]:

@@ -57,9 +57,9 @@ class ExaminedBatch:
         """The number of results for this table."""
         return self._positions.count()
 
-    def sample(self, size: int) -> list[Place]:
+    def sample(self, size: int, seed: int) -> list[Place]:
         """Returns `size` results at random, or all if there are fewer."""
-        shuffled = self._positions.orderBy(f.xxhash64("partition", "offset"))
+        shuffled = self._positions.orderBy(f.xxhash64("partition", "offset", f.lit(seed)))
         return [(row["partition"], row["offset"]) for row in shuffled.limit(size).collect()]
 
     def extents(self) -> Part:

@@ -13,6 +13,7 @@ from kworker.spark.batch_limits import Range
 from kworker.spark.checkpoints.folders import Folder
 from kworker.spark.checkpoints.set_aside import (
     FailingResult,
+    count_try,
     read_set_aside,
     skipped_offsets,
     write_set_aside,
@@ -26,9 +27,11 @@ from kworker.spark.tables.examined_batch import ExaminedBatch, Part, Place, is_o
 
 _LOG = structlog.get_logger()
 
-SET_ASIDE_MAX = 100  # of a batch, or in a row: with more the transform itself is wrong
-_SAMPLE = 8  # results tried first: if all fail, the transform fails always
-_TRIES_MAX = 4  # failures of a batch whose whole sample fails, before its results are set aside
+SET_ASIDE_MAX = 100  # of a batch: with more the transform itself is wrong
+_SAMPLE = 8  # results tried first: if all fail, the batch is not searched
+# A batch may be made of a few bad results alone, and must not stop its table for ever.
+ALL_BAD_MAX = 3  # results of such batches, without a success between them
+ALL_BAD_TRIES = 25  # of such a batch before it is set aside: about ten minutes of back-off
 
 Found = dict[Place, str]
 """The errors of failing results, by partition and offset."""
@@ -39,7 +42,10 @@ class ResultsSetAside(KworkerError):
 
 
 class TransformFails(KworkerError):
-    """Raised when the transform fails on so many results that it must be wrong itself."""
+    """Raised when the transform fails on so many results that it must be wrong itself.
+
+    Or a service that it calls is down. The batch is tried again later.
+    """
 
 
 def search(batch: Part, fails: Callable[[Part], Exception | None]) -> Found:
@@ -89,8 +95,8 @@ class Examiner:
         self._config = config
         self._folder = folder
         self._progress = progress
-        self._set_aside_in_row = 0  # results set aside without a success between them
-        self._rows = 0
+        self._all_bad = 0  # results of batches set aside as a whole, without a success since
+        self._rows = 0  # of the table when that was last asked
         self._failed = -1, 0  # a batch, and how often in a row
 
     def __call__(self, session: SparkSession, batch: int, span: Span, error: Exception) -> None:
@@ -114,24 +120,44 @@ class Examiner:
 
     def _examine(self, batch: int, examined: ExaminedBatch, tries: int) -> None:
         number = examined.count()
-        why = self._try_sample(examined)
-        if why and (tries < _TRIES_MAX or number > SET_ASIDE_MAX):
+        if why := self._try_sample(examined, tries):
+            self._check_all_bad(batch, number, why)
+        found = self._search(examined)
+        if not found:
+            return
+        all_bad = len(found) == number
+        if all_bad:  # since the sample was tried, a service may have gone down
+            self._check_all_bad(batch, number, next(iter(found.values())))
+        file, first = self._set_aside(batch, examined, found)
+        if all_bad:
+            self._all_bad += number
+        raise ResultsSetAside(
+            f"{len(found)} results are not in the table but in {file}: {first.reason}"
+        )
+
+    def _check_all_bad(self, batch: int, number: int, why: str) -> None:
+        """Raises TransformFails if a batch may not be set aside as a whole, or not yet.
+
+        If the transform fails on all results, either the transform is wrong, or a service that it
+        uses is down. Only a few such results may really be bad.
+        """
+        if self._progress.rows != self._rows:
+            self._all_bad = 0
+        self._rows = self._progress.rows
+        too_many = self._all_bad + number > ALL_BAD_MAX
+        if too_many or count_try(self._folder, batch) < ALL_BAD_TRIES:
             raise TransformFails(
                 f"{self._table.transform} fails on each of the results that were tried: {why}"
             )
-        if found := self._search(examined):
-            self._count(len(found), number)
-            self._set_aside(batch, examined, found)
 
-    def _try_sample(self, examined: ExaminedBatch) -> str:
+    def _try_sample(self, examined: ExaminedBatch, tries: int) -> str:
         """Runs the transform on a sample of results, one by one.
 
-        Returns the last error if the transform fails on all of these results, else "". A failure on
-        all of them suggests that the transform is wrong, or that a service which it uses is down.
-        Then it would be useless to search the batch for the results that the transform fails on.
+        Returns the last error if the transform fails on all of these results, else "".
         """
         why = ""
-        for place in examined.sample(_SAMPLE):
+        # Each try takes another sample: a batch in which most results fail has some that do not.
+        for place in examined.sample(_SAMPLE, seed=tries):
             error = _failure_at(examined, place)
             if error is None:
                 return ""
@@ -150,7 +176,10 @@ class Examiner:
         found = {place: why for place, why in found.items() if _failure_at(examined, place)}
         return {} if not found or examined.failure_without(found) else found
 
-    def _set_aside(self, batch: int, examined: ExaminedBatch, found: Found) -> None:
+    def _set_aside(
+        self, batch: int, examined: ExaminedBatch, found: Found
+    ) -> tuple[str, FailingResult]:
+        """Saves the failing results in the checkpoint; returns the file and the first of them."""
         failing = [
             FailingResult(**row.asDict(), reason=found[row["partition"], row["offset"]])
             for row in examined.read(found)
@@ -165,20 +194,7 @@ class Examiner:
             first_source=first.source,
             first_reason=first.reason,
         )
-        raise ResultsSetAside(
-            f"{len(failing)} results are not in the table but in {file}: {first.reason}"
-        )
-
-    def _count(self, found: int, records: int) -> None:
-        if found < records or self._progress.rows != self._rows:
-            self._set_aside_in_row = 0
-        self._rows = self._progress.rows
-        self._set_aside_in_row += found
-        if self._set_aside_in_row > SET_ASIDE_MAX:
-            raise TransformFails(
-                f"{self._table.transform} fails on all of the last {self._set_aside_in_row}"
-                " results, so it is at fault itself"
-            )
+        return file, first
 
 
 def _failure_at(examined: ExaminedBatch, place: Place) -> Exception | None:

@@ -10,6 +10,7 @@ from kworker.spark.checkpoints.checked_files import Damaged
 from kworker.spark.checkpoints.folders import LocalFolder
 from kworker.spark.checkpoints.set_aside import (
     FailingResult,
+    count_try,
     is_among,
     read_set_aside,
     skipped_offsets,
@@ -123,3 +124,12 @@ def test_places_are_named_in_sql() -> None:
     told = is_among({1: [9], 0: [3, 7]})
     assert told == "(partition = 0 AND offset IN (3, 7)) OR (partition = 1 AND offset IN (9))"
     assert is_among({}) == "false"
+
+
+def test_tries_of_a_batch_are_counted_beyond_the_end_of_a_job(tmp_path: Path) -> None:
+    """A job that ends by itself gives up after five, and would never come to the last one."""
+    folder = LocalFolder(tmp_path)
+    assert [count_try(folder, batch) for batch in (7, 7, 7, 8, 8)] == [1, 2, 3, 1, 2]
+    (tmp_path / "aside" / "tries.json").write_text("{")
+    assert count_try(folder, 8) == 1
+    assert read_set_aside(folder, 0) == (0, [])
