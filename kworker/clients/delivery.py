@@ -58,6 +58,12 @@ def refusal_of(reports: Iterable[tuple[Any, Any]]) -> DeliveryRefusal:
     )
 
 
+def unanswered(reports: Iterable[tuple[Any, Any]]) -> set[str]:
+    """Returns the topics of those outputs that the client gave up before Kafka answered."""
+    given_up = (m.topic() for e, m in reports if _FAULTS.get(e.code()) is Fault.GIVEN_UP)
+    return set(given_up)
+
+
 def refused_at_once(error: KafkaError) -> KafkaRequestError:
     """Converts the error with which `produce` itself refuses a record, before it is sent."""
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:

@@ -1,6 +1,7 @@
 """Kafka's producer as the worker uses it; the transactional one is in `transactions`."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.core.outcome import Output
 
 _LOG = logging.getLogger("librdkafka")
+PURGED_S = 1.0
+_POLL_S = 0.01
 
 
 class KafkaProducer:
@@ -53,8 +56,14 @@ class KafkaProducer:
         return len(self._producer)
 
     def purge(self) -> None:
-        """Drops records that are queued or in flight; `poll` reports them as failed."""
+        """Drops records that are queued or in flight, and reports them as failed.
+
+        Waits up to PURGED_S for the reports: that of a record in flight comes a moment later.
+        """
         self._producer.purge()
+        deadline = time.monotonic() + PURGED_S
+        while self.unfinished and time.monotonic() < deadline:
+            self._producer.poll(_POLL_S)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._FATAL or error.fatal():

@@ -688,6 +688,7 @@ def test_a_producer_gets_time_to_answer_after_an_outage(
         assert not any("though the brokers answer" in why for why in bench.poll_loop.problems)
     bench.clock.now += 10.0
     bench.poll_loop.take_end_offsets({("foo", 0): 3})
+    bench.turn()
     assert any("though the brokers answer" in why for why in bench.poll_loop.problems)
 
 

@@ -171,3 +171,15 @@ def test_a_purged_record_is_reported_as_refused(kafka: Cluster) -> None:
     finish(producer)
     assert len(refused.errors) == 1
     assert producer.fatal is None
+
+
+def test_after_a_purge_every_record_has_its_report(kafka: Cluster) -> None:
+    """Also those in flight; so what was not refused is in Kafka, and is not written again."""
+    topic, producer, refused = kafka.create(), kafka.producer(), Reports()
+    for number in range(1, 31):
+        producer.produce(Output(topic, None, b"v", []), refused)
+        producer.purge()
+        producer.poll()
+        assert producer.unfinished == 0, number
+    written = 30 - len(refused.errors)
+    assert len(read(kafka, topic, written)) >= written

@@ -185,3 +185,14 @@ def test_a_former_member_has_no_group_metadata(kafka: Cluster) -> None:
     until(lambda: not member.consumer.joined, member)
     with pytest.raises(KafkaRequestError):
         member.consumer.group_metadata()
+
+
+def test_after_a_close_no_record_is_without_its_report(kafka: Cluster) -> None:
+    """By that it is known which topics did not answer, also of what was in flight."""
+    topic, transactor = kafka.create(), opened(kafka)
+    for number in range(10):
+        transactor.begin()
+        transactor.queue(Output(topic, None, b"v", []), lambda *_: None)
+        transactor.close()
+        assert transactor.unfinished == 0, number
+        transactor = opened(kafka)

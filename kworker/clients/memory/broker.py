@@ -45,6 +45,7 @@ class MemoryTopic:
         self.id = name  # changes when the topic is made again
         self.max_message_bytes = max_message_bytes
         self.compacted = False
+        self.silent: set[int] = set()  # partitions that do not answer producers
         self.logs = [MemoryLog() for _ in range(partitions)]
 
     def refusals(self, batch: Collection[Output]) -> list[int]:

@@ -54,7 +54,7 @@ class MemoryProducer:
         self._queue.append((output, refused))
 
     def poll(self) -> None:
-        """Writes queued records and reports refused ones, if the broker answers."""
+        """Writes queued records and reports refused ones, if broker and partition answer."""
         if self._fatal is not None or not (self._kafka.up and self._kafka.writable):
             return
         batches: dict[PartitionId, list[tuple[Output, Reporting]]] = {}
@@ -84,6 +84,8 @@ class MemoryProducer:
             report(batch, KafkaError._UNKNOWN_TOPIC)
         elif at[1] >= len(topic.logs):
             report(batch, KafkaError._UNKNOWN_PARTITION)
+        elif at[1] in topic.silent:
+            self._queue += [(to_partition(output, at[1]), refused) for output, refused in batch]
         elif codes := topic.refusals([output for output, _ in batch]):
             report(batch, codes)
         else:
@@ -112,6 +114,11 @@ def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> i
         return output.partition
     chosen = next(spread) if output.key is None else murmur2(output.key) & 0x7FFFFFFF
     return chosen % len(topic.logs)
+
+
+def to_partition(output: Output, partition: int) -> Output:
+    """Returns the output with the partition that was chosen for it."""
+    return Output(output.topic, output.key, output.value, output.own, output.size, partition)
 
 
 def murmur2(data: bytes) -> int:

@@ -9,7 +9,13 @@ from confluent_kafka import KafkaError
 from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory.broker import MemoryKafka, size_of
 from kworker.clients.memory.group import MemoryGroupMetadata, fits
-from kworker.clients.memory.producer import CLIENT_MAX_BYTES, Reporting, partition_of, report
+from kworker.clients.memory.producer import (
+    CLIENT_MAX_BYTES,
+    Reporting,
+    partition_of,
+    report,
+    to_partition,
+)
 from kworker.clients.transactions import Abortable, Broken
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
@@ -86,7 +92,7 @@ class MemoryTransactor:
         self._queued.append((output, refused))
 
     def poll(self) -> None:
-        """Adds the queued records to the transaction, unless the broker is away.
+        """Adds the queued records to the transaction, unless broker or partition do not answer.
 
         If the broker refuses records of a topic, all queued records of that topic are reported as
         failed, and the transaction can only be aborted.
@@ -96,7 +102,14 @@ class MemoryTransactor:
         batches: dict[str, list[tuple[Output, Reporting]]] = {}
         queued, self._queued = self._queued, []
         for output, refused in queued:
-            batches.setdefault(output.topic, []).append((output, refused))
+            topic = self._kafka.topic(output.topic)
+            if topic is None or not topic.silent:
+                batches.setdefault(output.topic, []).append((output, refused))
+                continue
+            placed = to_partition(output, partition_of(output, topic, self._spread))
+            silent = placed.partition in topic.silent
+            waits = self._queued if silent else batches.setdefault(output.topic, [])
+            waits.append((placed, refused))
         for batch in batches.values():
             outputs = [output for output, _ in batch]
             if codes := self._refusals(outputs):
@@ -140,11 +153,13 @@ class MemoryTransactor:
         """Commits the transaction.
 
         Raises KafkaRequestError if this producer is fenced, the broker is away or has refused a
-        record, or no transaction is open.
+        record, a record has no answer, or no transaction is open.
         """
         self._check()
         self.poll()
         self._check_outputs()
+        if self._queued:
+            raise KafkaRequestError("Kafka has sent no answer", retriable=True)
         written = {self._write(output) for output in self._outputs}
         for at in written:
             self._kafka.skip(*at)
@@ -165,7 +180,12 @@ class MemoryTransactor:
         self._end()
 
     def close(self) -> None:
-        """Aborts an open transaction; without a broker, the next producer's `open` aborts it."""
+        """Aborts an open transaction; without a broker, the next producer's `open` aborts it.
+
+        Reports the queued records as failed.
+        """
+        report(self._queued, KafkaError._PURGE_QUEUE)
+        self._queued = []
         if self._open and self._kafka.up and self._kafka.installed(self._id) is self:
             self._end()
         self._open = False

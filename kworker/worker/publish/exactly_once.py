@@ -25,6 +25,7 @@ from kworker.worker.publish.in_doubt import FencingJudge, ForeignFence, InDoubtT
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.output_batch import FillResult, OutputBatch
 from kworker.worker.publish.settle_order import settle
+from kworker.worker.publish.silent_topics import NO_ANSWER
 from kworker.worker.publish.transactor import (
     TransactionMember,
     TransactionPolicy,
@@ -185,8 +186,8 @@ class ExactlyOnce:
     def brokers_answered(self, now: float, since: float) -> None:
         waited_s = now - max(self._since, since)
         if self._step is TransactionStep.CLOSING and waited_s > self._policy.give_up_s:
-            silent = "no acknowledgement, though the brokers answer"
-            self._doubt(KafkaRequestError(silent, retriable=True), now)
+            # The end of the producer reports what had no answer, so that those topics back off.
+            self._doubt(KafkaRequestError(NO_ANSWER, retriable=True), now, silence=True)
 
     def end(self) -> bool:
         self._spoil()
@@ -341,9 +342,10 @@ class ExactlyOnce:
 
     # -- recovery ---------------------------------------------------------------------
 
-    def _doubt(self, refused: KafkaRequestError, now: float) -> None:
+    def _doubt(self, refused: KafkaRequestError, now: float, *, silence: bool = False) -> None:
         """Replaces the producer; then the group's positions are read to see what was committed.
 
+        `silence` is True if outputs had no answer, although the brokers answered others.
         Raises FencedByTwin if other processes have fenced this worker too often.
         """
         foreign = self._fences.judge(refused, self._begun_at, now)
@@ -353,7 +355,7 @@ class ExactlyOnce:
                 " are read to find out",
                 error=str(refused),
             )
-        doubt = InDoubtTransaction(self._batch.take(), self._sent, self._begun_at)
+        doubt = InDoubtTransaction(self._batch.take(), self._sent, self._begun_at, silence)
         self._in_doubt, self._sent = doubt if doubt.partitions else None, {}
         self._discard(refused, foreign, now)
 
@@ -434,16 +436,15 @@ class ExactlyOnce:
         The other records of the transaction are published again, if this worker still owns their
         partitions.
         """
-        assert self._in_doubt is not None
-        settled, lost = self._in_doubt.resolved(held)
-        committed = self._in_doubt.was_committed(held)
-        self._note_end(self._in_doubt.begun_at, now, failed=not committed)
-        self._in_doubt = None
+        doubt, self._in_doubt = self._in_doubt, None
+        assert doubt is not None
+        settled, lost = doubt.resolved(held)
+        self._note_end(doubt.begun_at, now, failed=not doubt.was_committed(held))
         for at, positions in held.items():
             if at in self._partitions:
                 self._committer.learn(at, positions)
         self._outbox.settled(settled)
-        self._outbox.put_back(self._still_ours(lost))
+        self._outbox.returned(self._still_ours(lost), now, silence=doubt.silence)
         self._step, self._problem = TransactionStep.READY, ""
         return settled
 

@@ -20,12 +20,14 @@ class InDoubtTransaction:
 
     `records` are the records whose outputs are in the transaction. `sent` has the positions that
     were sent in the transaction. `begun_at` is None if its begin has failed; then `sent` has the
-    positions of the last transaction.
+    positions of the last transaction. With `silence`, it was given up because outputs had no
+    answer, although the brokers answered others.
     """
 
     records: Sequence[Record]
     sent: Mapping[PartitionId, Committed]
     begun_at: float | None
+    silence: bool = False
 
     @property
     def partitions(self) -> set[PartitionId]:

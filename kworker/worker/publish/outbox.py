@@ -22,6 +22,7 @@ class OutboxPolicy:
     bytes_max: int
     records_max: int
     retry_s: float = 1.0
+    retry_silent_s: float = 5.0  # if the topic did not answer; doubles while that goes on
     retry_letter_s: float = 10.0  # a dead letter that its topic refused for good
 
 
@@ -54,7 +55,8 @@ class Outbox:
         self.pending = 0  # records handed over and not settled
         self.undeliverable: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
         self.waiting: deque[Record] = deque()  # in the order in which they are written
-        self.refusals = Refusals(policy.retry_s, limits := limits or TopicLimits([]))
+        limits = limits or TopicLimits([])
+        self.refusals = Refusals(policy.retry_s, policy.retry_silent_s, limits)
         # Told of records that do not go to Kafka in their order.
         self.overtaken: Callable[[Iterable[Record]], None] = lambda _: None
         self._held: list[Undeliverable] = []
@@ -184,23 +186,21 @@ class Outbox:
             self.overtaken(moved)
             self.waiting = deque(without(self.waiting, set(moved)))
 
-    def returned(self, records: list[Record], now: float) -> None:
-        """Takes back records that were sent but are not in Kafka, in the order of sending.
+    def returned(self, records: list[Record], now: float, *, silence: bool = False) -> None:
+        """Takes back records that were sent, in the order of sending, to be written before others.
 
-        If a record has failed delivery reports, these tell why it is not in Kafka.
+        They are not in Kafka, or it is not known. If a record has failed delivery reports, these
+        tell why it is not in Kafka. With `silence`, the client gave up outputs because there was
+        no answer, although the brokers answered others. Then the topics of these outputs back off.
         """
         self.overtaken(records)
+        if silence:
+            self.refusals.silent(records, now)
         again, verdicts = self.refusals.sort_out(records, now)
         for verdict in verdicts:
             self._condemn(*verdict)
         gone = {*self.refusals, *(each.record for each in self.undeliverable)}
         self.waiting = deque(without(chain(again, self.waiting), gone))
-
-    def put_back(self, records: list[Record]) -> None:
-        """Takes back records that were sent, to be written before all others."""
-        for record in records:
-            record.failed_deliveries = ()
-        self.waiting.extendleft(reversed(records))
 
     def isolate_topic(self, records: list[Record], why: str, now: float) -> None:
         """Stops writing to topics for a while, after a failure that one of them has caused.

@@ -107,12 +107,13 @@ class OutputBatch:
         self.records, self._torn, self.spoiled = [], None, False
         return records
 
-    def finish(self, now: float) -> list[Record]:
+    def finish(self, now: float, *, silence: bool = False) -> list[Record]:
         """Empties the batch when all delivery reports have come. Returns the records in Kafka.
 
-        The records that Kafka refused go back to the outbox. If only some outputs of the last
-        record are produced, its other outputs go into the next batch. But if Kafka refused any
-        output of this batch, this last record goes back to the outbox, too: it may be at fault.
+        The records with a failed delivery go back to the outbox; for `silence` see its `returned`.
+        If only some outputs of the last record are produced, its other outputs go into the next
+        batch. But if any delivery of this batch failed, this last record goes back to the outbox,
+        too: it may be at fault.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]
@@ -123,12 +124,12 @@ class OutputBatch:
             self._torn = None
         self._outbox.settled(settled)
         if refused:
-            self._outbox.returned(refused, now)
+            self._outbox.returned(refused, now, silence=silence)
         return settled
 
-    def give_up(self) -> None:
-        """Returns all records to the outbox, to be written again.
+    def give_up(self, now: float, *, silence: bool = False) -> None:
+        """Returns all records to the outbox; for `silence` see its `returned`.
 
-        It is unknown whether their outputs are in Kafka.
+        As delivery reports are missing, it is unknown which outputs are in Kafka.
         """
-        self._outbox.put_back(self.take())
+        self._outbox.returned(self.take(), now, silence=silence)

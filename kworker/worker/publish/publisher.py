@@ -8,6 +8,7 @@ from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.output_batch import FillResult, OutputBatch
+from kworker.worker.publish.silent_topics import NO_ANSWER
 
 
 class Producer(Protocol):
@@ -61,6 +62,7 @@ class Publisher:
         self._batch = OutputBatch(outbox)
         self._closing = False
         self._closing_since = 0.0
+        self._given_up = False  # the batch has waited too long; the next turn ends it
         self._hear_at = 0.0
         self._not_before = 0.0
         self.problem = ""  # the reason why nothing is acknowledged
@@ -96,23 +98,26 @@ class Publisher:
         self._hear_at = now + self._hearing.every_s
         self._producer.poll()
         if self._producer.fatal:
-            self._replace(now, self._producer.fatal)
-        elif self._closing and not self._producer.unfinished:
+            return self._replace(now, self._producer.fatal)
+        if self._closing and not self._producer.unfinished:
             return self._finish(now)
-        elif self._closing and now - self._closing_since > self._hearing.patience_s:
+        if self._given_up:
+            return self._replace(now, NO_ANSWER, silence=True)
+        if self._closing and now - self._closing_since > self._hearing.patience_s:
             self.problem = f"no acknowledgement for {now - self._closing_since:.0f} s"
         return []
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Replaces the producer if it has had no acknowledgement for too long.
+        """Lets the next turn end the batch if acknowledgements have been missing for too long.
 
         Called when the brokers answer other clients, as they have done since the time `since`. Only
-        the wait after `since` counts, as the brokers may have been away before. A new producer
-        helps, because after the restart of a broker, librdkafka may never again find the leader of
-        a partition. But the new one writes the whole batch again.
+        the wait after `since` counts, as the brokers may have been away before. Then a partition
+        has no leader or too few replicas, and its topic backs off. Or librdkafka does not find the
+        leader, which can happen for good after the restart of a broker; so the producer is
+        replaced, too.
         """
         if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
-            self._replace(now, "no acknowledgement, though the brokers answer")
+            self._given_up = True
 
     def _produce(self, now: float) -> None:
         outdated = self._outdated()
@@ -126,16 +131,27 @@ class Publisher:
             self.close_batch(now)
 
     def _finish(self, now: float) -> list[Record]:
-        self._closing = False
+        self._closing = self._given_up = False
         self.problem = ""
         return self._batch.finish(now)
 
-    def _replace(self, now: float, why: str) -> None:
-        """Replaces a producer that cannot go on; the new one writes the whole batch again."""
-        self.problem = f"producer replaced: {why}"
-        self._not_before = now + self._hearing.rest_s
+    def _replace(self, now: float, why: str, *, silence: bool = False) -> list[Record]:
+        """Replaces a producer that cannot go on, and ends the batch.
+
+        Returns the records in Kafka. The others are written again, and may be there already: those
+        that were in flight. After a purge each record has its delivery report, so a record without
+        a failed one is in Kafka. But librdkafka does not purge a partition that is changing its
+        leader at that moment; with a report missing, all records are written again.
+        """
         self._producer.purge()
         self._producer.poll()
-        self._batch.give_up()
-        self._closing = False
+        settled: list[Record] = []
+        if self._producer.unfinished:
+            self._batch.give_up(now, silence=silence)
+        else:
+            settled = self._batch.finish(now, silence=silence)
+        self._closing = self._given_up = False
+        self.problem = f"producer replaced: {why}"
+        self._not_before = now + self._hearing.rest_s
         self._producer = self._make()
+        return settled

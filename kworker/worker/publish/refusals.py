@@ -7,10 +7,11 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of
+from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of, unanswered
 from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.worker.publish.refusal_search import RefusalSearch
+from kworker.worker.publish.silent_topics import NO_ANSWER, SilentTopics
 from kworker.worker.topic_limits import TopicLimits
 
 
@@ -35,10 +36,11 @@ class Refusals:
     key) in the past, and has accepted nothing since the last record that was found at fault.
     """
 
-    def __init__(self, retry_s: float, limits: TopicLimits) -> None:
+    def __init__(self, retry_s: float, retry_silent_s: float, limits: TopicLimits) -> None:
         self.backing_off: dict[str, float] = {}  # topics, until when
         self.problems: dict[str, str] = {}  # by topic
         self._retry_s = retry_s
+        self._silent = SilentTopics(retry_silent_s)
         self._limits = limits
         self._waiting: deque[Record] = deque()  # for topics that back off
         self._searches: dict[str, RefusalSearch] = {}  # by topic; one has a portion on trial
@@ -122,7 +124,7 @@ class Refusals:
             record.failed_deliveries = ()
             if refusal.fault is Fault.TOPIC:
                 # Which of several it was is not looked for; they come together again.
-                later += self._back_off(refusal.topic, refusal.text, now)
+                later += self._back_off(refusal.topic, refusal.text, now + self._retry_s)
                 later.append(alone(record))
                 continue
             if refusal.fault is Fault.RECORD:
@@ -145,7 +147,8 @@ class Refusals:
         `under_way` are records that the client accepted before; their delivery reports will come.
         Returns all records that wait here because of this refusal.
         """
-        searched = without(self._back_off(topic, why, now), set(under_way))
+        ended = self._back_off(topic, why, now + self._retry_s)
+        searched = without(ended, set(under_way))
         # The record may be in the portion of another topic, which would wait for it.
         self.remove({*searched, record})
         self._waiting.extendleft(reversed(searched))
@@ -166,25 +169,48 @@ class Refusals:
         topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
         searched: list[Record] = []
         if len(topics) == 1:
-            searched = self._back_off(topics[0], why, now)
-            self.remove(set(searched))
-            searched = without(searched, set(records))
-            self._waiting.extendleft(reversed(searched))
+            searched = self._back_off(topics[0], why, now + self._retry_s)
+            searched = self._keep(searched, set(records))
         for topic in topics[1:]:
             if topic not in self._searches:
                 self.backing_off[topic] = now + self._retry_s
         return searched
 
-    def _back_off(self, topic: str, why: str, now: float) -> list[Record]:
-        """Stops writing to a topic for `retry_s`, because the topic is at fault.
+    def silent(self, records: list[Record], now: float) -> None:
+        """Stops writing to the topics that did not answer for outputs of these records.
+
+        These are the outputs that the client gave up. If a search was looking for the records that
+        such a topic refuses, the search ends. Its records wait here from now on, except those in
+        `records`.
+        """
+        unheard = {r: topics for r in records if (topics := unanswered(r.failed_deliveries))}
+        ended: list[Record] = []
+        for topic in sorted(set[str]().union(*unheard.values())):
+            ended += self._back_off(topic, NO_ANSWER, self._silent.noted(topic, now))
+        self._keep(list(dict.fromkeys(ended)), set(records))
+        # The search of another topic would write them at once, or wait for them.
+        self.forget(unheard)
+        self._portion = self._portion.difference(unheard)
+
+    def _keep(self, ended: list[Record], under_way: Collection[Record]) -> list[Record]:
+        """Lets records of an ended search wait here, except those `under_way`; returns them."""
+        self.remove(set(ended))
+        kept = without(ended, under_way)
+        self._waiting.extendleft(reversed(kept))
+        return kept
+
+    def _back_off(self, topic: str, why: str, until: float) -> list[Record]:
+        """Stops writing to a topic until the time `until`, because the topic is at fault.
 
         If a search was looking for the records that this topic refuses, ends the search, and
         returns its records.
         """
-        search = self._searches.pop(topic, None)
         self.problems[topic] = why
-        self.backing_off[topic] = now + self._retry_s
-        return [] if search is None else [*search.portion, *search]
+        self.backing_off[topic] = until
+        if (search := self._searches.pop(topic, None)) is None:
+            return []
+        self._portion = self._portion.difference(search.portion)
+        return [*search.portion, *search]
 
     def _search(
         self, topic: str, refusals: dict[Record, DeliveryRefusal], again: list[Record], now: float

@@ -17,6 +17,9 @@ from kworker.core.offset_map import Committed
 class Client:
     """A producer of the library, as slow or as disturbed as the test wants it."""
 
+    def __len__(self) -> int:
+        return 0
+
     def __init__(self) -> None:
         self.now = 1_000.0
         self.took_s = 0.0

@@ -92,6 +92,7 @@ FURTHER = {
     "supervisor/startup.py": {"_maybe_alive"},
     "worker/intake.py": {"_NO_POSITION"},
     "worker/poll_loop.py": {"_map_full"},
+    "worker/publish/silent_topics.py": {"NO_ANSWER"},
     "worker/settlement.py": {"_held", "held"},
 }
 _NAMED = re.compile(r"problems?$")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -84,8 +85,23 @@ class Stage:
             self.turn()
         raise AssertionError("never")
 
-    def written(self) -> Counter[bytes | None]:
-        return Counter(raw.value() for raw in self.kafka.records("results"))
+    def written(self, *topics: str) -> Counter[bytes | None]:
+        every = [self.kafka.records(topic) for topic in topics or ["results"]]
+        return Counter(raw.value() for records in every for raw in records)
+
+    def mute(self, topic: str, *partitions: int) -> None:
+        """Lets these partitions answer no producer, and the others of the topic answer."""
+        muted = self.kafka.topic(topic)
+        assert muted
+        muted.silent = set(partitions)
+
+    def wait_in_vain(self) -> None:
+        """Until the brokers have answered others for too long; the next turn hears of it."""
+        self.turn()
+        self.turn()
+        self.now += 16
+        self.publisher.brokers_answered(self.now, since=0.0)
+        self.turn(close=False)
 
 
 def of(record: Record) -> Sequence[Output]:
@@ -233,10 +249,112 @@ def test_a_silent_producer_is_replaced_though_brokers_answer() -> None:
     stage.turn()
     back = stage.now = stage.now + 60
     stage.publisher.brokers_answered(back + 16, since=back)
+    stage.now += 16
+    stage.turn()
+    stage.kafka.up = True
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record], 2)
+
+
+def test_a_late_acknowledgement_keeps_the_producer() -> None:
+    """It came in the moment in which the producer was given up."""
+    stage = Stage()
+    stage.kafka.up = False
+    record = stage.add()
+    stage.turn()
+    stage.turn()
+    stage.publisher.brokers_answered(stage.now + 16, since=stage.now)
     stage.kafka.up = True
     stage.now += 16
     stage.turn_until_idle()
-    assert (stage.settled, len(stage.producers)) == ([record], 2)
+    second = stage.add()
+    stage.turn_until_idle()
+    assert (stage.settled, len(stage.producers)) == ([record, second], 1)
+
+
+def test_other_topics_go_on_while_one_does_not_answer() -> None:
+    """Its leader is gone, or it has too few replicas: the client says nothing for minutes."""
+    stage = Stage()
+    stage.kafka.create("later")
+    stage.mute("later", 0)
+    bad = stage.add(topic="later")
+    good = [stage.add() for _ in range(3)]
+    stage.wait_in_vain()
+    assert stage.settled == good
+    assert any(line.startswith("later: no acknowledgement") for line in stage.troubles)
+    stage.now += 1.0  # in which the new producer rests
+    more = [stage.add() for _ in range(3)]
+    stage.turn_until(lambda: stage.settled == [*good, *more])
+    stage.mute("later")
+    stage.turn_until_idle()
+    assert stage.settled == [*good, *more, bad]
+    assert set(stage.written("results", "later").values()) == {1}
+    assert stage.troubles == []
+
+
+def test_a_silent_partition_holds_up_no_others_records() -> None:
+    """Keys of its topic's other partitions are acknowledged, and settled with the batch."""
+    stage = Stage()
+    stage.mute("results", 1)
+    for i in range(20):
+        stage.add(key=b"%d" % i)
+    stage.wait_in_vain()
+    there = set(stage.written())
+    assert 0 < len(there) < 20
+    assert stage.settled == [r for r in stage.added if there.issuperset(values_of(r))]
+    stage.mute("results")
+    stage.turn_until_idle()
+    assert set(stage.settled) == set(stage.added)
+    assert stage.written() == Counter(value for r in stage.added for value in values_of(r))
+
+
+def test_a_topic_that_stays_silent_is_tried_ever_more_rarely() -> None:
+    """All others wait while it is tried."""
+    stage = Stage()
+    stage.mute("results", 0, 1)
+    stage.add()
+    tried_at = []
+    for _ in range(6):
+        while not stage.producers[-1].unfinished:
+            stage.now += 0.1
+            stage.turn()
+        tried_at.append(stage.now)
+        stage.wait_in_vain()
+    pauses = [later - before - 16 for before, later in pairwise(tried_at)]
+    assert pauses == pytest.approx([5, 10, 20, 40, 60], abs=0.5)
+
+
+def test_with_a_report_missing_all_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client may lose sight of a record in a purge: what it was is not known."""
+    stage = Stage()
+    stage.mute("results", 1)
+    for i in range(20):
+        stage.add(key=b"%d" % i)
+    monkeypatch.setattr(stage.producers[0], "purge", lambda: None)
+    stage.wait_in_vain()
+    assert stage.settled == []
+    stage.mute("results")
+    stage.turn_until_idle()
+    assert stage.settled == stage.added
+    assert set(stage.written().values()) == {1, 2}
+
+
+def test_the_search_of_a_topic_ends_when_it_falls_silent() -> None:
+    """The records that it tried would be written at once again, and all would wait again."""
+    stage = Stage()
+    doubtful = [stage.add(topic="strict", key=key) for key in (b"k", None, b"l", b"m")]
+    stage.turn()
+    stage.turn()  # refused together, and to be tried in parts
+    stage.mute("strict", 0)
+    stage.now += 0.1
+    stage.wait_in_vain()
+    good = stage.add()
+    stage.now += 1.0
+    stage.turn_until(lambda: stage.settled == [good])
+    stage.mute("strict")
+    stage.turn_until_idle()
+    assert stage.condemned == [doubtful[1]]
+    assert set(stage.written("strict", "results").values()) == {1}
 
 
 def test_an_outbox_is_full_by_bytes_and_has_room_again() -> None:
@@ -270,6 +388,7 @@ ACTS = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 4), st.just("strict"), st.sampled_from([b"k", None])),
     st.sampled_from([("turn",), ("turn",), ("close",)]),
     st.sampled_from([("down",), ("up",), ("up",), ("fatal",), ("create",)]),
+    st.sampled_from([("mute", 0), ("mute", 1), ("answer", 0), ("wait", 0)]),
 )
 
 
@@ -278,9 +397,9 @@ ACTS = st.one_of(
 def test_a_settled_record_is_written_and_each_is_settled_once(
     acts: list[tuple[str, ...]], queue: int
 ) -> None:
-    """Broker away, topics missing, records refused for good, queues full, producers dying."""
+    """Broker away, topics missing or silent, records refused for good, queues full."""
     stage = Stage(queue=queue)
-    for act in [*acts, ("up",), ("create",)]:
+    for act in [*acts, ("up",), ("create",), ("answer",)]:
         perform(stage, *act)
         check(stage)
     stage.turn_until_idle()
@@ -306,6 +425,14 @@ def perform(
             stage.producers[-1].fail("broken")
         case "create":
             stage.kafka.create("later")
+        case "mute":
+            stage.mute("results", outputs)
+            stage.mute("strict", 0)
+        case "answer":
+            stage.mute("results")
+            stage.mute("strict")
+        case "wait":
+            stage.wait_in_vain()
 
 
 def check(stage: Stage) -> None:
