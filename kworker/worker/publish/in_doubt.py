@@ -52,12 +52,17 @@ class InDoubtTransaction:
     ) -> tuple[list[Record], list[Record]]:
         """Returns two lists: the records that were committed, and those that were not.
 
-        `held` has the present positions of the group. A record was committed if the position of its
-        partition, or the offset map with it, covers the record. It need not be the position that
-        the transaction sent, for the partition's next owner may have gone on from there.
+        `held` has the present positions of the group. A record was committed if its partition has
+        the position that the transaction sent. It also was if that position, or the offset map with
+        it, covers the record: the partition's next owner may have gone on from there.
         """
+        there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         done = {each: _settled(held, each) for each in {r.partition for r in self.records}}
-        settled = [record for record in self.records if done[record.partition].has(record.offset)]
+        settled = [
+            record
+            for record in self.records
+            if _at(record) in there or done[record.partition].has(record.offset)
+        ]
         gone = set(settled)
         return settled, [record for record in self.records if record not in gone]
 

@@ -135,6 +135,15 @@ def test_records_that_the_groups_position_has_passed_were_committed() -> None:
     assert doubt.resolved({AT: None}) == ([], [passed, beyond, open_])
 
 
+def test_what_a_transaction_sent_shows_that_all_of_it_was_committed() -> None:
+    """Also where the position has no map, or one that cannot be read."""
+    partition = a_partition(*AT)
+    records = [a_record(partition, offset) for offset in (3, 7)]
+    for sent in (Committed(4), Committed(4, encode(bytes(16), 4, [(7, 8)]))):
+        doubt = InDoubtTransaction(records, {AT: sent}, 0.0)
+        assert doubt.resolved({AT: sent}) == (records, [])
+
+
 def test_a_position_of_a_topic_made_again_covers_no_record() -> None:
     """It counts other records."""
     partition = a_partition(*AT)
