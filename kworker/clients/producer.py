@@ -12,7 +12,7 @@ from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.core.outcome import Output
 
 _LOG = logging.getLogger("librdkafka")
-PURGED_S = 1.0
+_PURGED_S = 1.0
 _POLL_S = 0.01
 
 
@@ -58,12 +58,9 @@ class KafkaProducer:
     def purge(self) -> None:
         """Drops records that are queued or in flight, and reports them as failed.
 
-        Waits up to PURGED_S for the reports: that of a record in flight comes a moment later.
+        Waits for the reports, but not for more than a second.
         """
-        self._producer.purge()
-        deadline = time.monotonic() + PURGED_S
-        while self.unfinished and time.monotonic() < deadline:
-            self._producer.poll(_POLL_S)
+        drop_all(self._producer, self._producer.poll)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._FATAL or error.fatal():
@@ -92,3 +89,15 @@ def hand_over(
         )
     except BufferError:
         raise QueueFull from None
+
+
+def drop_all(producer: Producer, poll: Callable[[float], object]) -> None:
+    """Drops the records that are queued or in flight; `poll(wait_s)` reports them as failed.
+
+    Waits up to _PURGED_S for the reports: that of a record in flight comes a moment later. Raises
+    KafkaException, the library's error.
+    """
+    producer.purge()
+    deadline = time.monotonic() + _PURGED_S
+    while len(producer) and time.monotonic() < deadline:
+        poll(_POLL_S)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kworker.clients.delivery import refused_at_once
 from kworker.clients.errors import KafkaRequestError, QueueFull
-from kworker.clients.producer import PURGED_S, hand_over
+from kworker.clients.producer import drop_all, hand_over
 from kworker.clients.topic_partitions import offsets_of
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
@@ -206,10 +206,7 @@ class KafkaTransactor:
         if self._open:
             self._open = False
             with suppress(KafkaException):
-                self._producer.purge()
-            deadline = time.monotonic() + PURGED_S
-            while self.unfinished and time.monotonic() < deadline:
-                self.poll(_FULL_WAIT_S)
+                drop_all(self._producer, self.poll)
             self.poll()
             abort = self._producer.abort_transaction
             threading.Thread(
