@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from kworker.config.keys import CLIENT_SECTIONS, Key, item, suggestion
 from kworker.config.model import Raw, Settings
+from kworker.core.unicode import is_unicode
 
 
 class Problem(NamedTuple):
@@ -71,20 +72,11 @@ def unfit(value: object, depth: int) -> str:
             return "expected a number of at most 64 bits"
         case float() if not math.isfinite(value):
             return "expected a finite number"
-        case str() if not _is_unicode(value):
+        case str() if not is_unicode(value):
             return "expected text in UTF-8"
         case dict() | list() if depth > _DEPTH_MAX:
             return f"expected at most {_DEPTH_MAX} tables and lists around it"
     return ""
-
-
-def _is_unicode(text: str) -> bool:
-    """Returns False for a text with surrogates, as other bytes of the environment become."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from kworker.core.record import Record
+from kworker.core.unicode import is_unicode
 
 IdOf = Callable[[Record], str]
 """Returns the id of a record's event. Raises NoId."""
@@ -36,18 +37,9 @@ def fit(text: str) -> str:
     """Returns an id as Redis stores it, hashed if it is long. Raises NoId for an empty id."""
     if not text:
         raise NoId("the id is empty")  # many events would share it
-    if len(text) <= ID_MOST and (text.isascii() or _is_unicode(text)):
+    if len(text) <= ID_MOST and (text.isascii() or is_unicode(text)):
         return text
     return _hash(text.encode(errors="surrogatepass"))
-
-
-def _is_unicode(text: str) -> bool:
-    """Returns False if the text has half a surrogate pair, which JSON can contain."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _hash(data: bytes) -> str:
