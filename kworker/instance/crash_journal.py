@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Literal
 
 from kworker.core.headers import SourcePosition
 from kworker.core.suspects import Suspect
+from kworker.instance.folder_watch import FolderWatch
 
 KEPT_S = 24 * 3600.0  # a suspect that was not redelivered until then has long been settled
 _BYTES_MAX = 4096
-_STABLE_NS = 1_000_000_000  # until then, one more change may leave the folder's time as it is
 
 
 class CrashJournal:
@@ -28,13 +27,9 @@ class CrashJournal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    @property
-    def changed_ns(self) -> int:
-        """The time at which a file was last added, replaced or removed; 0 if none ever was."""
-        try:
-            return self._folder.stat().st_mtime_ns
-        except OSError:
-            return 0
+    def watch(self) -> FolderWatch:
+        """Returns a watch that tells if a suspect was added, replaced or removed."""
+        return FolderWatch(self._folder)
 
     def read(self) -> dict[SourcePosition, Suspect]:
         """Returns all suspects; ignores files that cannot be read."""
@@ -104,7 +99,7 @@ class WatchedJournal:
 
     def __init__(self, journal: CrashJournal) -> None:
         self._journal = journal
-        self._changed_ns: int | None = 0
+        self._watch = journal.watch()
         self.suspects: dict[SourcePosition, Suspect] = {}  # replaced as a whole
 
     def refresh(self, *, force: bool = False) -> bool:
@@ -112,12 +107,9 @@ class WatchedJournal:
 
         Returns True if they were read.
         """
-        changed_ns = self._journal.changed_ns
-        if changed_ns == self._changed_ns and not force:
+        if not self._watch.changed() and not force:
             return False
-        self.suspects = self._journal.read() if changed_ns else {}
-        stable = time.time_ns() - changed_ns > _STABLE_NS
-        self._changed_ns = changed_ns if stable else None
+        self.suspects = self._journal.read()
         return True
 
 

@@ -12,12 +12,12 @@ import structlog
 from kworker.core.headers import Source, SourcePosition
 from kworker.core.record import Record
 from kworker.errors import UsageError
+from kworker.instance.folder_watch import FolderWatch
 
 _LOG = structlog.get_logger()
 KEPT_S = 86_400.0  # a record that was not redelivered until then has been settled somewhere else
 _REFRESH_EVERY_S = 0.2
 _COUNT_MAX = 10_000
-_STABLE_NS = 1_000_000_000  # until then, one more change may leave the folder's time as it is
 
 
 class Rejection(NamedTuple):
@@ -45,7 +45,7 @@ class Rejections:
         self._wall = wall
         self._removes = removes
         self._refresh_at = 0.0
-        self._changed_ns: int | None = 0
+        self._watch = FolderWatch(folder)
         self._problem = ""
         self._known: dict[SourcePosition, Rejection] = {}
 
@@ -98,9 +98,11 @@ class Rejections:
         self._forget_old()
         before = self._known
         try:
-            self._read_if_changed()
-            self._problem = ""
+            if self._watch.changed():
+                self._known = {each.source.place: each for each in self._read()}
+                self._problem = ""
         except OSError as error:
+            self._watch.forget()
             self._log_problem(error)
         self._forget_old()
         return not self._known.keys() <= before.keys()
@@ -144,16 +146,6 @@ class Rejections:
         owner = self._folder.parent.stat()
         if owner.st_uid != os.geteuid():  # root: the workers' user has to remove files
             os.chown(self._folder, owner.st_uid, owner.st_gid)
-
-    def _read_if_changed(self) -> None:
-        try:
-            changed_ns = self._folder.stat().st_mtime_ns
-        except FileNotFoundError:
-            return
-        if changed_ns != self._changed_ns:
-            self._known = {each.source.place: each for each in self._read()}
-            stable = time.time_ns() - changed_ns > _STABLE_NS
-            self._changed_ns = changed_ns if stable else None
 
     def _remove(self, place: SourcePosition) -> bool:
         """Removes the rejection of a record. Returns False if there is none, or if it must stay."""

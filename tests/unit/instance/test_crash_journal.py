@@ -29,7 +29,7 @@ def accuse(
 
 def test_the_journal_is_empty_before_the_first_death(journal: CrashJournal):
     assert journal.read() == {}
-    assert journal.changed_ns == 0
+    assert not journal.watch().changed()
 
 
 def test_a_suspect_is_read_with_its_cause_and_time(journal: CrashJournal):
@@ -51,12 +51,17 @@ def test_the_crash_journal_is_private_and_shows_every_change(journal: CrashJourn
     [file] = files(journal)
     assert file.stat().st_mode & 0o777 == 0o600
     assert journal._folder.stat().st_mode & 0o777 == 0o700
+    watch = journal.watch()
     os.utime(journal._folder, ns=(1, 1))
+    assert watch.changed()
+    assert not watch.changed()
     journal.write(Suspect(PLACE, "crash", 1))
-    assert journal.changed_ns > 1
-    os.utime(journal._folder, ns=(1, 1))
+    assert watch.changed()
+    os.utime(journal._folder, ns=(2, 2))
+    assert watch.changed()
+    assert not watch.changed()
     journal.remove(PLACE)
-    assert journal.changed_ns > 1
+    assert watch.changed()
     assert journal.read() == {}
     journal.remove(PLACE)
 
