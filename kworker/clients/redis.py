@@ -74,26 +74,30 @@ if #ask.ids > 0 then
   local states = redis.call('MGET', unpack(keys))
   for i, state in ipairs(states) do
     local key, mine = keys[i], owner .. ' ' .. ask.sources[i]
-    local over, taken = ask.takeovers[tostring(i)], false
-    if over and state == over.held then
-      taken = over.gone or (redis.call('GET', beats_prefix .. over.owner) or '') == over.beat
-    end
-    local holder, source, outcome = kept(state)
-    if holder then
-      local waited = holder == '' and claim_ttl - redis.call('PTTL', key) >= own_record
-      if waited or source == ask.sources[i] then
-        state = 'e' .. mine .. outcome
-        redis.call('SET', key, state, 'PX', claim_ttl)
-      elseif taken then
-        state = 'e ' .. source .. outcome
-        redis.call('SET', key, state, 'PX', claim_ttl)
-      end
-    end
-    if not holder and (not state or state == 'c' .. mine or taken) then
+    if not state then  -- as nearly always
       redis.call('SET', key, 'c' .. mine, 'PX', claim_ttl)
     else
-      refused[#refused + 1] = i - 1
-      refused[#refused + 1] = state
+      local over, taken = ask.takeovers[tostring(i)], false
+      if over and state == over.held then
+        taken = over.gone or (redis.call('GET', beats_prefix .. over.owner) or '') == over.beat
+      end
+      local holder, source, outcome = kept(state)
+      if holder then
+        local waited = holder == '' and claim_ttl - redis.call('PTTL', key) >= own_record
+        if waited or source == ask.sources[i] then
+          state = 'e' .. mine .. outcome
+          redis.call('SET', key, state, 'PX', claim_ttl)
+        elseif taken then
+          state = 'e ' .. source .. outcome
+          redis.call('SET', key, state, 'PX', claim_ttl)
+        end
+      end
+      if not holder and (state == 'c' .. mine or taken) then
+        redis.call('SET', key, 'c' .. mine, 'PX', claim_ttl)
+      else
+        refused[#refused + 1] = i - 1
+        refused[#refused + 1] = state
+      end
     end
   end
 end
