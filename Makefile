@@ -69,7 +69,7 @@ backpressure: java install ## run three consumers under one memory limit (withou
 	@$(BIN)/python -m bench.backpressure $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
-	rm -rf $(VENV) .demo .bench .bench-scale .bench-console .bench-rivals .backpressure .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .demo .bench .bench-compare .bench-scale .bench-console .bench-rivals .backpressure .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): setup.cfg pyproject.toml etc/constraints.txt

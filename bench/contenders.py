@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
+from bench.ours import Service
 from bench.topic import DISTINCT, HOT, HOT_EVERY, TOPIC
 
 ALL = 1.0
@@ -40,6 +41,20 @@ class Contender:
     ordering: str = "key"
     rest: float = 0.0  # share of the records that are timed, if the handler tells them apart
     part: float = 0.5  # share of the records: slow contenders read fewer
+
+    def service(self, records: int) -> Service:
+        """The service to run, of kworker."""
+        return Service(
+            self.handler,
+            self.concurrency,
+            claims=self.claims,
+            exactly_once=self.exactly_once,
+            retries=self.retries,
+            processes=self.processes,
+            topic=self.topic,
+            ordering=self.ordering,
+            rest=round(records * self.rest),
+        )
 
 
 def _rival(rival: str, name: str, what: str, handler: str, part: float, **more: Any) -> Contender:

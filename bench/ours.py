@@ -14,6 +14,7 @@ from bench.watched import Broken, Measured, wait_until_done
 
 HERE = Path(__file__).resolve().parent
 STOP_S = 60.0
+COMMAND = "BENCH_KWORKER"
 IN_FLIGHT = 2_000  # the default
 
 
@@ -24,6 +25,7 @@ class Service:
     `concurrency` handlers run at once, in threads or as tasks. With `claims`, each order is claimed
     and marked as done in Redis. `retries` records wait meanwhile in the delay topic of ten minutes.
     With `rest`, the time ends with so many of the records that the handler counts as the others.
+    `kworker` is the command that runs, of this checkout or of another one.
     """
 
     handler: str
@@ -36,11 +38,13 @@ class Service:
     processes: int = 1
     rest: int = 0
     ordering: str = "key"
+    kworker: Path = KWORKER
 
     def environment(self, place: Place, run: str) -> dict[str, str]:
         """The environment of every command of this run."""
         environment = {
             **os.environ,
+            COMMAND: str(self.kworker),
             "KWORKER_CONFIG": str(HERE / "kworker.toml"),
             "KWORKER_KAFKA__BOOTSTRAP_SERVERS": place.kafka,
             "KWORKER_NAME": run,
@@ -82,7 +86,7 @@ def measure(place: Place, run: str, service: Service, records: int) -> Measured:
         wait_for_retries(place.kafka, run, service.retries)
         with started(environment, place.folder / f"{run}.log") as process:
             measured = wait_until_done(group, place.folder / f"{run}.begun", records, process)
-            _check(environment, place.kafka, run, service.handler, records)
+            check(environment, place.kafka, run, service.handler, records)
     finally:
         group.close()
     if service.rest:
@@ -92,7 +96,7 @@ def measure(place: Place, run: str, service: Service, records: int) -> Measured:
     return measured
 
 
-def _check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
+def check(environment: dict, servers: str, run: str, handler: str, records: int) -> None:
     """Compares kworker's count of done records with Kafka's: a worker that skips must not win."""
     done = json.loads(command(environment, "status", "--json"))["counters"]["done"]
     results = count_records(servers, f"{run}.results")
@@ -116,7 +120,7 @@ def started(environment: dict, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Runs `kworker start`, and drains at the end. Raises Broken if it ended otherwise."""
     with log.open("w") as output:
         service = subprocess.Popen(
-            [KWORKER, "start"],
+            [environment.get(COMMAND, KWORKER), "start"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -138,7 +142,7 @@ def started(environment: dict, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 def command(environment: dict, *verb: str) -> str:
     """Runs `kworker VERB` and returns its output. Raises Broken if it fails."""
     done = subprocess.run(
-        [KWORKER, *verb],
+        [environment.get(COMMAND, KWORKER), *verb],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

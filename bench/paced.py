@@ -22,9 +22,10 @@ Observer = Callable[[Message, float], None]
 
 
 class Pace:
-    """Writes orders to the topic PACED, and reads their results as `read_committed`."""
+    """Writes orders to a topic, and reads their results as `read_committed`."""
 
-    def __init__(self, servers: str, results: str, reader: Consumer) -> None:
+    def __init__(self, servers: str, topic: str, results: str, reader: Consumer) -> None:
+        self._topic = topic
         self._writer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 3})
         self._reader = reader
         self._orders = values(MOST, RECORD_BYTES)
@@ -74,7 +75,7 @@ class Pace:
         """Returns the numbers of the orders."""
         numbers = []
         for key, value in islice(orders, count):
-            self._writer.produce(PACED, value, key)
+            self._writer.produce(self._topic, value, key)
             numbers.append(json.loads(value)["order_id"])
         self._writer.poll(0)
         self.written += len(numbers)
@@ -82,7 +83,7 @@ class Pace:
 
 
 @contextmanager
-def pace(servers: str, results: str) -> Iterator[Pace]:
+def pace(servers: str, results: str, topic: str = PACED) -> Iterator[Pace]:
     """Reads the results topic from its begin."""
     reader = Consumer(
         {
@@ -93,6 +94,6 @@ def pace(servers: str, results: str) -> Iterator[Pace]:
         }
     )
     try:
-        yield Pace(servers, results, reader)
+        yield Pace(servers, topic, results, reader)
     finally:
         reader.close()

@@ -154,18 +154,7 @@ class Benchmark:
         if contender.rival:
             return self._framework(contender, run, wanted)
         if contender.handler:
-            service = ours.Service(
-                contender.handler,
-                contender.concurrency,
-                claims=contender.claims,
-                exactly_once=contender.exactly_once,
-                retries=contender.retries,
-                processes=contender.processes,
-                topic=contender.topic,
-                ordering=contender.ordering,
-                rest=round(wanted * contender.rest),
-            )
-            return ours.measure(self._place, run, service, wanted)
+            return ours.measure(self._place, run, contender.service(wanted), wanted)
         return self._handwritten(contender, run, wanted)
 
     def _framework(self, contender: Contender, run: str, wanted: int) -> Measured:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -59,16 +59,14 @@ class Target(NamedTuple):
 
 def measure(place: Place, rounds: int, cold: int, warm: int) -> dict:
     """Measures each in turn, in rounds, with these numbers of records."""
-    print(f"filling topics with {cold:,} and {warm:,} results", flush=True)
-    fill(place.kafka, COLD, cold, sources=True)
-    fill(place.kafka, WARM, warm, sources=True)
+    fill_topics(place, cold, warm)
     found: dict[str, list[Figures]] = {"pyspark": [], "kworker": []}
-    for name, number in product(found, range(UNMEASURED)):
-        _seconds(_command(place, name, f"tables-{name}-unmeasured-{number}", COLD, COLD_BATCH))
+    for name in found:
+        warm_up(place, name, f"tables-{name}")
     for number in range(1, rounds + 1):
         for name, figures in found.items():
-            figures.append(_figures(place, name, f"tables-{name}-{number}"))
-            print(f"  {name:<10}{_line(figures[-1])}", flush=True)
+            figures.append(figures_of(place, name, f"tables-{name}-{number}"))
+            print(f"  {name:<10}{line(figures[-1])}", flush=True)
     ours, bare = found["kworker"], found["pyspark"]
     targets = [
         _target("a backlog, cold", [b.cold_s / o.cold_s for o, b in zip(ours, bare, strict=True)]),
@@ -97,19 +95,34 @@ def show(report: dict) -> bool:
     return all(each["met"] for each in report["targets"])
 
 
-def _line(figures: Figures) -> str:
+def line(figures: Figures) -> str:
     seconds = f"{figures.cold_s:>6.1f} s cold{figures.empty_s:>6.1f} s empty"
     return f"{seconds}{figures.warm:>10,.0f} records/s warm"
 
 
-def _figures(place: Place, name: str, run: str) -> Figures:
-    cold = _command(place, name, f"{run}-cold", COLD, COLD_BATCH)
+def fill_topics(place: Place, cold: int, warm: int) -> None:
+    """Writes results for a start on a backlog, and for many batches."""
+    print(f"filling topics with {cold:,} and {warm:,} results", flush=True)
+    fill(place.kafka, COLD, cold, sources=True)
+    fill(place.kafka, WARM, warm, sources=True)
+
+
+def warm_up(place: Place, name: str, run: str, kworker: Path = KWORKER) -> None:
+    """Runs what is not measured, so that Spark's classes are saved on this host."""
+    for number in range(UNMEASURED):
+        cold = _command(place, name, f"{run}-unmeasured-{number}", COLD, COLD_BATCH, kworker)
+        _seconds(cold)
+
+
+def figures_of(place: Place, name: str, run: str, kworker: Path = KWORKER) -> Figures:
+    """Measures one contender once; `kworker` is the command, of this checkout or another."""
+    cold = _command(place, name, f"{run}-cold", COLD, COLD_BATCH, kworker)
     cold_s, empty_s = _seconds(cold), _seconds(cold)
-    _seconds(_command(place, name, f"{run}-warm", WARM, WARM_BATCH))
+    _seconds(_command(place, name, f"{run}-warm", WARM, WARM_BATCH, kworker))
     return Figures(cold_s, empty_s, _rate(place.folder / f"{run}-warm" / "table"))
 
 
-def _command(place: Place, name: str, run: str, topic: str, batch: int) -> list[str]:
+def _command(place: Place, name: str, run: str, topic: str, batch: int, kworker: Path) -> list[str]:
     folder = place.folder / run
     folder.mkdir()
     if name == "pyspark":
@@ -119,7 +132,7 @@ def _command(place: Place, name: str, run: str, topic: str, batch: int) -> list[
     file.write_text(
         CONFIG.format(name=run, topic=topic, servers=place.kafka, batch=batch, schema=SCHEMA)
     )
-    return [str(KWORKER), "spark", "run", "--once", "--config", str(file)]
+    return [str(kworker), "spark", "run", "--once", "--config", str(file)]
 
 
 def _seconds(command: Sequence[str]) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from bench import (
     backpressure,
+    compare,
     console,
     landing,
     latency,
@@ -32,6 +33,7 @@ from bench.watched import Measured
         (backpressure, "messages of 40 KB, and runs three consumers"),
         (stage_profile, "a Kafka, writes 2,000,000 records of 200 bytes"),
         (console, "a Kafka, writes 4,000,000 records of 200 bytes"),
+        (compare, "A version given twice"),
     ],
 )
 def test_help_on_a_benchmark_teaches_and_starts_nothing(
@@ -41,6 +43,20 @@ def test_help_on_a_benchmark_teaches_and_starts_nothing(
         benchmark.main(["--help"])
     assert ended.value.code == 0
     assert words in capsys.readouterr().out
+
+
+def test_versions_are_compared_within_each_round() -> None:
+    """The second round was twice as slow for all, which says nothing about the versions."""
+    found = {"kworker": {"before": [100.0, 50.0, 100.0], "after": [90.0, 45.0, 110.0]}}
+    [line] = compare.summary(found)
+    assert line.split() == ["kworker", "after", "/", "before", "0.900", "(0.90", "…", "1.10)"]
+
+
+def test_a_version_must_be_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        compare.main([f"before={tmp_path}"])
+    assert ended.value.code == 2
+    assert "is not NAME=CHECKOUT with a `make install`" in capsys.readouterr().err
 
 
 def test_each_stage_of_a_profile_is_a_method_of_the_worker() -> None:
