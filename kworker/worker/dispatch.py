@@ -108,7 +108,8 @@ class Dispatch:
     @property
     def waiting(self) -> bool:
         """True if the next turn can claim or run a record, or use the outcome of an earlier run."""
-        return self._lanes.ready or self.endings.waiting or bool(self._adopted)
+        ready = self._lanes.ready and not self._claims.suspended
+        return ready or self.endings.waiting or bool(self._adopted)
 
     @property
     def awaiting_others(self) -> bool:

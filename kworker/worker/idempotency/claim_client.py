@@ -70,6 +70,11 @@ class ClaimClient:
         return self._claims.redis_error is None and (self._out > 0 or self._waiting)
 
     @property
+    def suspended(self) -> bool:
+        """True while Redis does not answer, records wait for it, and `room` is 0."""
+        return self._waits and self._claims.redis_error is not None and self.room() == 0
+
+    @property
     def ready(self) -> int:
         """The number of records that `take` would return."""
         return len(self._ready)

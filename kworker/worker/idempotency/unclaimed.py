@@ -16,6 +16,7 @@ class Unclaimed:
     keeps_outcomes = False
     asking = False
     pending = False
+    suspended = False
     problem: str | None = None
     unprotected = 0
 

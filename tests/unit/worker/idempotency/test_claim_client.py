@@ -466,6 +466,23 @@ def test_records_run_unguarded_without_redis_if_configured(
     assert bench.worker("host/2").ask(late).duplicates == [late]
 
 
+@pytest.mark.parametrize("unavailable", ["wait", "process"])
+def test_claims_are_suspended_only_while_records_wait_for_redis(
+    bench: Bench, orders: Partition, unavailable: str
+) -> None:
+    a = bench.worker(unavailable=unavailable, handlers=2)
+    records = [event(orders, i, f"e{i}") for i in range(4)]
+    a.claimant.claim(records[:2])
+    assert (a.claimant.room(), a.claimant.suspended) == (0, False)
+    bench.redis.away = True
+    a.step()
+    a.claimant.claim(records[2 : 2 + a.claimant.room()])
+    assert (a.claimant.room(), a.claimant.suspended) == (0, unavailable == "wait")
+    bench.redis.away = False
+    a.wait(3.0)
+    assert not a.claimant.suspended
+
+
 def test_calls_to_redis_are_counted_by_whether_it_answers(bench: Bench, tmp_path: Path) -> None:
     """Also those for what instances share, of which the first fails when Redis is away."""
     storage = MemoryRedisTexts(bench.redis, kind="pauses:orders", prefix=PREFIX)
