@@ -97,7 +97,7 @@ def _identity(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class PageData:
-    """The data of the page, rendered once for each status, since many pages may be open."""
+    """The data of the page. Each snapshot of the status is rendered once, for all open pages."""
 
     def __init__(self, source: StatusSource) -> None:
         self._source = source

@@ -101,9 +101,9 @@ class Endings:
     def ended_late(self, records: list[Record]) -> list[Record]:
         """Takes records that ended after their partitions were revoked; returns those that count.
 
-        A record counts if its partition came back and the record was delivered again. Any other
-        record is left to the new owner of its partition, which publishes its results or runs it
-        again; unless it is known that the record will not be delivered again.
+        A record counts if its partition came back and the record was delivered again. The outcome
+        of any other record is left to the new owner of its partition; or it is dropped, if the
+        record is known to be done or its topic was recreated.
         """
         ends = self._orphans.ended(records)
         self._lanes.put_back(ends.freed)

@@ -24,6 +24,6 @@ class StallTimer:
     def stalled_s(self) -> float:
         """The seconds for which a pool with work has completed no record.
 
-        The caller must check if the handlers are running or stuck.
+        One long run of a handler has the same effect, so the caller must also ask if any runs.
         """
         return self._updated - self._since
