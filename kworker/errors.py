@@ -1,4 +1,4 @@
-"""kworker's errors, sorted by the reader's next step, and their exit codes."""
+"""kworker's errors and their exit codes: a class for each next step that a user can take."""
 
 from collections.abc import Sequence
 from enum import IntEnum

@@ -70,7 +70,7 @@ def spark_heap_bytes() -> int:
 
 
 def oom_kills() -> int:
-    """Returns the number of processes that the kernel killed for lack of memory; 0 if unknown."""
+    """Returns the number of processes that the OOM killer has killed since boot; 0 if unknown."""
     try:
         with open(_VMSTAT) as lines:
             return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill")), 0)

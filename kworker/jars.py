@@ -45,7 +45,10 @@ ICEBERG = Coordinate("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.
 
 
 def find_java() -> Path:
-    """Returns the `java` of JAVA_HOME, else of PATH; `ConfigError` if it is missing or too old."""
+    """Returns the `java` of JAVA_HOME, or of PATH if JAVA_HOME is not set.
+
+    Raises `ConfigError` if it is missing or too old.
+    """
     java = java_of_environment()
     version = _java_version(java)
     if version < JAVA_MIN:
@@ -57,7 +60,7 @@ def find_java() -> Path:
 
 
 def java_of_environment() -> Path:
-    """Returns the `java` that Spark would run, of any version; `ConfigError` when there is none."""
+    """Returns the `java` that Spark would run, of any version. Raises `ConfigError` without one."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home, "bin", "java")

@@ -54,7 +54,7 @@ class Message:
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since 1970, as Kafka stored it."""
+        """The record's timestamp in Kafka, in milliseconds since 1970."""
         return self._raw.timestamp()[1]
 
     @property
@@ -67,7 +67,7 @@ class Message:
 
     @property
     def headers(self) -> Headers:
-        """The headers in the order of the record, with repeated names."""
+        """The headers in the order of the record; a name may occur more than once."""
         return tuple(self._raw.headers() or ())
 
     @property

@@ -1,7 +1,7 @@
 """The fixture `kworker_run`, which pytest finds where kworker is installed.
 
-Every pytest run there imports this module. So the module imports the rest of kworker only when a
-test calls `kworker_run`.
+Every pytest run in such an environment imports this module. So the module imports the rest of
+kworker only when a test calls `kworker_run`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -27,7 +27,7 @@ class AuditProgress(Protocol):
     """Shows how far an audit is."""
 
     def reading(self, topic: str, raws: Iterator[RawMessage]) -> Iterator[RawMessage]:
-        """Passes on the records of a topic, and counts them."""
+        """Yields the records of a topic unchanged, and counts them."""
 
     def judging(self, records: int) -> None:
         """Shows the number of source records judged so far."""
@@ -50,7 +50,8 @@ class AuditScope:
 class RecordProblem:
     """A double (an outcome too many) or a hole (a missing result or retry) of a source record.
 
-    `places` are the positions of the records at fault, or the tables of the rows at fault.
+    `what` describes the problem. `places` are the positions of the records at fault, or the tables
+    of the rows at fault.
     """
 
     record: str  # topic:partition:offset
@@ -61,7 +62,11 @@ class RecordProblem:
 
 @dataclass(slots=True)
 class TableReport:
-    """The outcome of the audit of one table; `refused` is the reason why it was not audited."""
+    """The outcome of the audit of one table.
+
+    `refused` is the reason why the table was not audited, else "". `missing` counts results without
+    a row, `repeated` counts results with several rows.
+    """
 
     name: str
     refused: str
@@ -112,8 +117,9 @@ class Audit:
         )
 
     def run(self, tables: AuditTables) -> AuditReport:
-        """Accounts for all records. Keeps what it finds in a temporary folder until it ends.
+        """Returns the report of what became of each source record in the scope.
 
+        Until it returns, its findings are in a temporary folder.
         Raises Unreachable if Kafka sends nothing, and KworkerError if the tables cannot be read.
         """
         with _store() as store:

@@ -67,9 +67,10 @@ class AuditTopics:
 class AuditSnapshot:
     """The positions of a service at one moment, and the offsets of its topics soon after it.
 
-    `settled` has what is settled in the topics that the service reads. `spans` is read after it.
-    So, for each settled record, `spans` covers all that was written before the record was settled.
-    `table_positions` has, for each table, its positions in the results topic.
+    `settled` tells which offsets are settled, in each partition that the service reads. `spans` has
+    the offsets to read in each partition. Its ends are read after `settled`, so they lie beyond all
+    outputs of the settled records. `table_positions` has, for each table, its position in each
+    partition of the results topic.
     """
 
     topics: AuditTopics
@@ -79,7 +80,7 @@ class AuditSnapshot:
     table_positions: Mapping[str, Mapping[int, int]]
 
     def settled_of(self, topic: str) -> dict[int, Settled]:
-        """Returns what is settled in each partition of a topic."""
+        """Returns, by partition of a topic, which of its offsets are settled."""
         return {
             number: self.settled.get((name, number), _NOTHING)
             for name, number in self.spans

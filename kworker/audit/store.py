@@ -21,8 +21,8 @@ _BATCH = 10_000
 class SourceKey(NamedTuple):
     """The identity of a source record; `topic` is an index into the store's names.
 
-    In a topic that was created again, another record may have the same position, but hardly the
-    same timestamp as well.
+    The timestamp is part of it, since a topic that was deleted and created again may have another
+    record at the same position.
     """
 
     topic: int
@@ -63,7 +63,7 @@ class TraceStore:
         return list(self._numbers)
 
     def number(self, topic: str) -> int:
-        """Returns the index of a topic's name; a new one for a new name."""
+        """Returns the index of a topic's or table's name; adds the name if it is new."""
         return self._numbers.setdefault(topic, len(self._numbers))
 
     def add(self, traces: Iterable[tuple[SourceKey, Trace]]) -> None:
@@ -75,7 +75,11 @@ class TraceStore:
         self._database.execute("COMMIT")
 
     def records(self) -> Iterator[tuple[SourceKey, list[Trace]]]:
-        """Yields source records by position, each with its traces; a `SOURCE` trace comes first."""
+        """Yields source records, sorted by position, each with its traces.
+
+        The trace of the kind `SOURCE` comes first. It is missing if no source topic holds the
+        record.
+        """
         order = ", ".join(_COLUMNS[: _COLUMNS.index("offset") + 1])
         cursor = self._database.execute(f"SELECT * FROM traces ORDER BY {order}")
         cursor.arraysize = _BATCH

@@ -29,7 +29,7 @@ class TraceFinder:
         self._number_of = number_of
 
     def sources(self, raws: Iterable[RawMessage], settled: Mapping[int, Settled]) -> Found:
-        """Yields the records of a source topic that are in the range."""
+        """Yields a trace for each record of a source topic with a timestamp in the range."""
         for raw in raws:
             stamp = raw.timestamp()[1]
             if self._time_range.contains(stamp):
@@ -40,7 +40,7 @@ class TraceFinder:
                 yield source, Trace(TraceKind.SOURCE, *place, done)
 
     def results(self, raws: Iterable[RawMessage]) -> Found:
-        """Yields the results that the service wrote; leaves out results of a replay."""
+        """Yields a trace for each result of source records in the range, except a replay's."""
         for raw, headers in _with_headers(raws):
             own, _ = names.parted(headers)
             source = _source(own)
@@ -53,9 +53,10 @@ class TraceFinder:
     def copies(
         self, raws: Iterable[RawMessage], kind: TraceKind, settled: Mapping[int, Settled]
     ) -> Found:
-        """Yields a trace of this `kind` for each audited record in a delay or requeue topic.
+        """Yields a trace of this `kind` for each record of a delay topic or the requeue topic.
 
-        Leaves out those that were redriven from a dead letter of a replay.
+        Leaves out records whose source record is not in the range of time, and records that were
+        redriven from a dead letter of a replay.
         """
         for raw, headers in _with_headers(raws):
             try:
@@ -75,7 +76,7 @@ class TraceFinder:
                 yield envelope.source, trace
 
     def dead_letters(self, raws: Iterable[RawMessage], resolutions: Resolutions) -> Found:
-        """Yields the dead letters that the service wrote; leaves out those of a replay."""
+        """Yields a trace for each dead letter of source records in the range, except a replay's."""
         for raw in raws:
             letter = DeadLetter.of(raw)
             source = letter.source
@@ -105,7 +106,7 @@ def _state(letter: DeadLetter, resolutions: Resolutions) -> LetterState:
 
 
 def _with_headers(raws: Iterable[RawMessage]) -> Iterator[tuple[RawMessage, HeaderList]]:
-    """Yields each record that has readable headers, with these."""
+    """Yields each record that has readable headers, together with its headers."""
     each = iter(raws)
     while batch := list(islice(each, _BATCH)):
         for raw, headers in zip(batch, headers_of(batch)[0], strict=True):

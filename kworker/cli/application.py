@@ -1,4 +1,4 @@
-"""The application that verbs are added to, and the form of their help."""
+"""The application that verbs are added to, and the layout of their help texts."""
 
 import inspect
 

@@ -142,7 +142,7 @@ class AuditBar:
             self._task = progress.add_task("positions", total=None)
 
     def begin(self, total: int) -> None:
-        """Takes the number of offsets that will be read."""
+        """Sets the number of offsets that will be read, which is the full length of the bar."""
         if self._progress:
             self._progress.update(self._task, total=total)
 
@@ -160,7 +160,7 @@ class AuditBar:
         self.say(f"{records:,} records judged")
 
     def say(self, what: str) -> None:
-        """Shows what is read now."""
+        """Labels the bar with `what`, such as the topic that is read now."""
         if self._progress:
             self._progress.update(self._task, description=what)
 

@@ -121,7 +121,11 @@ def _seconds(text: str) -> float:
 
 
 def _answer(state: str, judge: Judge, client: ControlClient, *, as_json: bool) -> None:
-    """Prints whether the service is in `state`. Raises Exit if `judge` returns problems."""
+    """Prints whether the service is in `state`, such as "ready"; if not, prints the problems.
+
+    `judge` returns the problems in the status document; the service is in `state` if there are
+    none. Raises Exit if there are problems.
+    """
     document: dict[str, Any] = {}
     try:
         document = client.request("status")
@@ -145,6 +149,6 @@ def _line(name: str, state: str, problems: list[str]) -> str:
 
 
 def _print_json(document: dict[str, Any], problems: list[str]) -> None:
-    """Prints what the console's probes answer."""
+    """Prints a JSON object with the fields that the console's probes answer."""
     told = {name: document.get(name) for name in ("name", "state")}
     typer.echo(json.dumps({"ok": not problems, **told, "reasons": problems}))

@@ -112,7 +112,8 @@ def _print_plan(config: Config, ranges: "OffsetRanges", *, as_json: bool) -> Non
     """Prints the number of records that a replay would run, and their offsets.
 
     If the replay has a range of time, this function reads the records to count them, since their
-    timestamps may be out of order.
+    timestamps may be out of order. Without a range of time, the number of offsets is printed as the
+    most that it can be.
     """
     counts = _counts(config, ranges) if ranges.has_time_bounds or not ranges.spans else None
     rows = [
@@ -203,7 +204,7 @@ def _report(
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM; the replay looks at the count in each turn of its loop."""
+    """Counts SIGINT and SIGTERM: after one the replay drains, after two it ends at once."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -223,7 +223,10 @@ def _folder(loaded: Config) -> Any:
 
 
 def _shown(lines: Iterator[dict[str, Any]], end_at: float | None) -> dict[str, Any] | None:
-    """Shows the supervisor's replies as progress. Returns the final reply; None if none came."""
+    """Shows the supervisor's replies as progress, until the final reply or the time `end_at`.
+
+    Returns the final reply; None if it did not come.
+    """
     shown = ""
     try:
         for line in lines:

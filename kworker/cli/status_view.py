@@ -35,7 +35,7 @@ def show(document: dict[str, Any]) -> None:
 
 
 def watch(ask: Callable[[], dict[str, Any]], every_s: float) -> None:
-    """Prints a new status document over the last one every `every_s`, until `ask` raises."""
+    """Prints a new status document over the last one every `every_s` s, until `ask` raises."""
     with Live(render(ask()), auto_refresh=False, screen=False) as live:
         while True:
             time.sleep(every_s)

@@ -25,7 +25,10 @@ def _text(value: bytes) -> str | None:
 
 
 def _pretty(text: str) -> str:
-    """Indents JSON over several lines, unless parsing it would change its meaning."""
+    """Returns JSON indented over several lines, and any other text unchanged.
+
+    JSON is unchanged, too, if parsing would change a number or drop a repeated name in an object.
+    """
     try:
         data = json.loads(text, parse_float=_exact, object_pairs_hook=_unrepeated)
         return json.dumps(data, indent=2, ensure_ascii=False)

@@ -13,9 +13,9 @@ _STOP_S = 60  # over drain_timeout: to leave the group, to close (10 s) and to e
 class UnitValues:
     """The values in which the units of two hosts, or of two services, differ.
 
-    The defaults make a template: systemd replaces `%i` by the name of the instance. `config` is in
-    systemd's spelling, see `escaped`. `reads` are files and folders that the service must see, and
-    `writes` are folders to which it writes, beside its state and its cache.
+    The defaults make a template: systemd replaces `%i` by the name of the instance. In `config`,
+    each `%` that systemd shall not replace is doubled. `reads` are files and folders that the
+    service must see, and `writes` are folders to which it writes, besides its state and its cache.
     """
 
     kworker: Path
@@ -49,7 +49,7 @@ def target_unit() -> str:
 
 
 def escaped(path: Path) -> str:
-    """Returns a path in which systemd finds no specifier, such as `%i`."""
+    """Returns a path with each `%` doubled, so that systemd finds no specifier, such as `%i`."""
     return str(path).replace("%", "%%")
 
 

@@ -1,1 +1,1 @@
-"""The only files that import the libraries of Kafka and Redis; in `memory`, twins for tests."""
+"""The only files that import the libraries of Kafka and Redis; `memory` has fakes for tests."""

@@ -90,7 +90,10 @@ class Admin(AdminConnection):
         return failures
 
     def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
-        """Returns the cluster and id of each topic, if the brokers report the topic's id."""
+        """Returns the cluster id and topic id of each topic.
+
+        Leaves out topics whose id the brokers do not report.
+        """
         cluster_id, limit = self.cluster_id(), {"request_timeout": self._timeout_s}
         described = self._client().describe_topics(TopicCollection(list(topics)), **limit)
         found: dict[str, TopicIdentity] = {}
@@ -119,8 +122,8 @@ class Admin(AdminConnection):
     def hidden_positions(self, group: str, partitions: Iterable[PartitionId]) -> list[PartitionId]:
         """Returns up to three partitions whose committed positions an open transaction hides.
 
-        Kafka does not report a position while an open transaction is to change it. Answers at once
-        when no position is hidden. Raises `Unreachable` if the group's coordinator does not answer.
+        Kafka does not report a position while an open transaction is to change it. Returns at once
+        if no position is hidden. Raises `Unreachable` if the group's coordinator does not answer.
         """
         asked = [TopicPartition(*at) for at in partitions]
         if not asked:
@@ -208,7 +211,7 @@ class Admin(AdminConnection):
         return self._call_coordinator(lambda: self._answer(ask([group], **limit)[group]))
 
     def group_owners(self, group: str) -> dict[PartitionId, str]:
-        """Returns each partition's owner: its `group.instance.id`, else its client id."""
+        """Returns the member that owns each partition: its `group.instance.id`, else client id."""
         return {
             (tp.topic, tp.partition): each.group_instance_id or each.client_id
             for each in self._describe(group).members
@@ -266,9 +269,9 @@ class Admin(AdminConnection):
 
 
 def _is_visible(consumer: Consumer, asked: list[TopicPartition], timeout_s: float) -> bool:
-    """Returns True if the brokers report these positions.
+    """Returns True if the brokers report all these positions within `timeout_s`.
 
-    Then no open transaction hides any of these positions.
+    If so, no open transaction hides any of them.
     """
     try:
         return not any(tp.error for tp in consumer.committed(asked, timeout=timeout_s))

@@ -32,7 +32,7 @@ class AdminHandle:
     def client(self) -> AdminClient:
         """Returns the client for the next request: a new one if the last was stale.
 
-        Requests that the last one has not answered yet fail.
+        If it is new, requests to which the last client has no answer yet fail.
         """
         if self.stale:
             self.read_log()
@@ -44,7 +44,7 @@ class AdminHandle:
         return self._client
 
     def read_log(self) -> None:
-        """Lets the client hand over its log lines, which tell why it reaches no broker."""
+        """Makes the client send its log lines to the logger; they tell why it reaches no broker."""
         self._client.poll(0)
 
     def _connect(self) -> AdminClient:

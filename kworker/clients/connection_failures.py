@@ -99,8 +99,8 @@ class ConnectionFailures(logging.Handler):
 
     librdkafka tries to connect again and again, and logs each failure in other words. If a line
     says that brokers turn the client away (a rejection), lines about other failures do not replace
-    it until brokers answer, or until there are many of them. Used by the thread that polls the
-    client.
+    it until brokers answer, or until more than 20 such lines have followed it. Used by the thread
+    that polls the client.
     """
 
     def __init__(self) -> None:
@@ -125,9 +125,9 @@ class ConnectionFailures(logging.Handler):
     def begin(self) -> None:
         """Forgets, before a request, a failure that may be long over.
 
-        Keeps a rejection, which counts until brokers answer. If no broker has ever answered, keeps
-        a closed connection, too: librdkafka logs it only once in a while, and a connection without
-        an answer was not closed for being idle.
+        Does not forget a rejection, which stays until brokers answer. If no broker has ever
+        answered, does not forget that a connection was closed, either: librdkafka logs this only
+        once in a while, and a connection without any answer was not closed for being idle.
         """
         closed_at_once = not self._answered and _CLOSED.search(self._words)
         if not (self._rejected or closed_at_once):

@@ -129,8 +129,8 @@ class KafkaConsumer:
     def absence(self) -> Absence | None:
         """The reason why this client takes no part in its group; None if it takes part.
 
-        The reason may be a second old. It may also be a rejoin that hangs, or a coordinator that
-        does not answer; `joined` does not show these.
+        The reason may be a second old. Unlike `joined`, this property also shows a rejoin that
+        hangs, and a coordinator that does not answer.
         """
         return self._absence
 
@@ -262,10 +262,11 @@ class KafkaConsumer:
         return {(each.topic, each.partition) for each in self._consumer.assignment()}
 
     def _wake_fetchers(self, kept: Iterable[PartitionId]) -> None:
-        """Lets kept partitions go on after a rebalance, in which the library has paused them.
+        """Makes the library fetch `kept`, the partitions that stay assigned in a rebalance.
 
-        The library's thread for a broker is not told that partitions are resumed: it notices this
-        when it has other work, or after a second. So this method gives it a request to send.
+        The library pauses them meanwhile. Its thread for a broker is not told that they are
+        resumed: it notices this when it has other work, or after a second. So this method gives it
+        a request to send.
         """
         if asked := [TopicPartition(*at, OFFSET_END) for at in kept]:
             with suppress(KafkaException):  # else they wait for that second

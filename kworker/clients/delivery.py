@@ -12,7 +12,7 @@ from kworker.clients.errors import KafkaRequestError, Oversized
 class Fault(IntEnum):
     """The reason why a record was not written.
 
-    If outputs of one run fail for several reasons, the reason with the highest number counts.
+    If outputs of one run fail for several reasons, the one with the highest number is reported.
     """
 
     GIVEN_UP = 0  # the client gave the record up before Kafka answered

@@ -13,7 +13,7 @@ Spans = Mapping[PartitionId, range]
 
 
 class PositionsAdmin(Protocol):
-    """The methods of `Admin` that are called here."""
+    """The methods of `Admin` that read topic ids, a group's positions, and partitions' offsets."""
 
     def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]: ...
     def group_offsets(
@@ -50,7 +50,10 @@ def offset_spans(
 def group_positions(
     admin: PositionsAdmin, group: str, held: Spans, *, stable: bool = True
 ) -> list[GroupPosition]:
-    """Returns the group's position in each partition of `held`. See `Admin.group_offsets`."""
+    """Returns the group's position in each partition; `held` has the offsets that each holds.
+
+    If `stable` is False, does not wait for open transactions that are to change a position.
+    """
     found = admin.group_offsets(group, held, stable=stable)
     settled = _settled(admin, found)
     return [
@@ -68,7 +71,7 @@ def group_positions(
 def settled_offsets(
     admin: PositionsAdmin, group: str, partitions: Collection[PartitionId]
 ) -> dict[PartitionId, Settled]:
-    """Returns what the group has settled; leaves out partitions without a committed position."""
+    """Returns the offsets that the group has settled; leaves out partitions without a position."""
     return _settled(admin, admin.group_offsets(group, partitions))
 
 

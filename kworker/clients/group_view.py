@@ -19,7 +19,7 @@ class GroupView:
     """The lag and the owner of each partition of a group, at one moment.
 
     `behind` is the number of offsets between the group's position and the partition's end. `owners`
-    has the names of the members to which partitions are assigned.
+    has each assigned partition's member: its `group.instance.id`, or else its client id.
     """
 
     behind: Mapping[PartitionId, int]

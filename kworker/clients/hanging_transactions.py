@@ -21,7 +21,11 @@ _NONE = "None"
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """An open transaction in a partition; `hangs` is True if no coordinator will ever end it."""
+    """An open transaction in a partition.
+
+    `producer` is the producer id. `hangs` is True if Kafka's tool reported that it hangs: no
+    coordinator will ever end it.
+    """
 
     topic: str
     partition: int
@@ -71,7 +75,10 @@ class Tool:
         ]
 
     def open_in(self, partition: int) -> list[Transaction]:
-        """Returns every open transaction in a partition of `__consumer_offsets`, hanging or not."""
+        """Returns every open transaction in a partition of `__consumer_offsets`.
+
+        `hangs` is False in each: Kafka's answer does not tell which of them hang.
+        """
         rows = self._rows("describe-producers", "--topic", OFFSETS, "--partition", str(partition))
         begun = [(int(row[0]), int(row[5])) for row in rows if row[5] != _NONE]
         names = self._names if begun else {}

@@ -30,7 +30,7 @@ _OWN = {
 
 
 class HeadReader:
-    """Reads the first unsettled record of many partitions at once. Used by one thread."""
+    """Reads the first unsettled record of each of many partitions. Used by one thread."""
 
     def __init__(self, properties: Mapping[str, Any], group: str) -> None:
         """`group` is a group id, which the client needs although it never joins the group."""
@@ -64,7 +64,7 @@ class HeadReader:
 
 
 def _is_last(raw: RawMessage, settled: Settled) -> bool:
-    """Returns True if no more of a partition need be read after this record or event."""
+    """Returns True if a partition need not be read beyond this record or event."""
     if raw.error() is None:
         return not settled.has(raw.offset())
     return event_of(raw) is not ConsumerEvent.TRANSIENT

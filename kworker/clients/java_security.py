@@ -27,7 +27,7 @@ class Untranslatable(ConfigError):
 def security_properties(properties: Mapping[str, Value]) -> dict[str, str]:
     """Returns Java's properties for TLS and SASL; the values may hold secrets.
 
-    Certificates and keys are given as text, so that only this host needs their files. Raises
+    PEM certificates and keys are given as text, so that only this host needs their files. Raises
     Untranslatable for a property that it cannot translate, and ConfigError for a file that it
     cannot read.
     """

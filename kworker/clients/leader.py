@@ -1,4 +1,4 @@
-"""One leader among the Spark jobs of a service, wherever their hosts and folders are.
+"""Elects one leader among the Spark jobs of a service, which may run on different hosts.
 
 The jobs are members of one consumer group, which reads no records. `core/leadership` decides which
 job leads.
@@ -107,11 +107,11 @@ class Leadership:
         return f"group {self._group}: {reason}" if reason else ""
 
     def turn(self) -> None:
-        """Handles the brokers' answers, and sends the next requests. Usually returns at once.
+        """Updates `leads` from the brokers' answers. Usually returns at once.
 
-        This process's lease as leader may have run out, for example while the process was paused.
-        Then this method waits up to `LAPSED_S` for a new lease. The process gets a new lease unless
-        another process leads now.
+        Also requests the group's state every `VIEW_EVERY_S`, and commits a claim to lead if this
+        process may lead. If its lease as leader has run out, for example while it was paused, this
+        method waits up to `LAPSED_S` for a new lease; it gets none if another process leads now.
         """
         self._round()
         deadline = _now() + LAPSED_S

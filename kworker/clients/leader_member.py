@@ -59,7 +59,7 @@ class LeaderMember:
         )
 
     def poll(self) -> list[MemberEvent]:
-        """Returns the events since the last call, in order."""
+        """Returns assignments, revocations and answers to claims since the last call, in order."""
         while (message := self._consumer.poll(0)) is not None:
             if (error := message.error()) is not None:
                 self._events.append(ClaimRefused(None, error))

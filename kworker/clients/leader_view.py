@@ -1,4 +1,4 @@
-"""The view that a candidate has of its group, read in a thread of its own."""
+"""Reads for a candidate, in a separate thread, who leads its group and who the members are."""
 
 from collections.abc import Mapping
 from queue import Empty, SimpleQueue

@@ -40,12 +40,12 @@ def connect(properties: Mapping[str, Any]) -> AdminHandle:
 
 
 class TopicWatch:
-    """Follows the end offsets of one topic's partitions; its owner calls `turn` now and then.
+    """The end offsets of one topic's partitions, read again by calls of `turn`.
 
-    Owned by one thread. While the broker or the topic is missing, `problem` gives the reason.
-    `ends` keeps the last answer; it is empty before the first answer, and after the topic was
-    recreated. An end is where a read_committed reader stops: before the records of an open
-    transaction.
+    Owned by one thread, which calls `turn` now and then. If Kafka does not answer or refuses, or
+    the topic does not exist, `problem` has the reason. `ends` has the offsets of the last answer;
+    it is empty before the first one, and after the topic was recreated. An end is where a
+    read_committed reader stops: before the records of an open transaction.
     """
 
     def __init__(self, admin: AdminHandle, topic: str) -> None:
@@ -58,7 +58,10 @@ class TopicWatch:
         self.problem = ""
 
     def turn(self) -> None:
-        """Takes the brokers' answer, if any, and sends the next request. Returns at once."""
+        """Stores the brokers' answer, if it has come, and sends the next request. Never waits.
+
+        The requests are, in turn, for the list of partitions and for their end offsets.
+        """
         self._admin.read_log()
         if not all(future.done() for future in self._asked.values()):
             return
@@ -71,7 +74,7 @@ class TopicWatch:
         self._ask()
 
     def begins(self) -> dict[int, int]:
-        """Asks for the first offset of each partition in `self.ends`, and waits for the answer.
+        """Returns the first offset of each partition in `self.ends`. Waits for Kafka's answer.
 
         Returns {} if Kafka refuses, or does not answer in time.
         """

@@ -24,7 +24,8 @@ def refusals(
 ) -> Iterator[PropertyRefusal]:
     """Yields the properties that librdkafka refuses. Contacts no broker.
 
-    Of two properties that exclude each other, the one that the user has `chosen` is named.
+    Of two properties that exclude each other, yields the one whose name is in `chosen`: the user
+    has set that one.
     """
     left = dict(properties)
     while reason := _refusal(kind, left):

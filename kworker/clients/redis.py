@@ -137,7 +137,8 @@ class RedisClaims:
     ) -> None:
         """Does not connect yet. Raises ValueError for an invalid URL.
 
-        A kept outcome waits for its own record for `own_record_s`.
+        For `own_record_s` seconds, only the record that has led to a kept outcome may take it up.
+        Then another record of the same event may take it up, too.
         """
         self._redis = client(url, timeout_s)
         self._script = self._redis.register_script(_EXCHANGE)
@@ -203,7 +204,10 @@ class RedisTexts:
 
 @dataclass(frozen=True, slots=True)
 class RedisServerInfo:
-    """The settings of a Redis server, as far as it reports them."""
+    """The settings of a Redis server, as far as it reports them.
+
+    `keeps` is True if it saves data on disk. `told` is False if this user may not read settings.
+    """
 
     eviction: str  # maxmemory-policy
     cluster: bool

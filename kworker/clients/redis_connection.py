@@ -50,7 +50,7 @@ def errors_converted(redis: "Redis") -> Iterator[None]:
 
 
 def _rejection(error: Exception, words: str) -> ClientRejected | None:
-    """Returns the error for a server that answers, but does not let this client in."""
+    """Returns a ClientRejected if Redis answers, but does not let this client in; else None."""
     if isinstance(error, AuthenticationError):
         step = "correct the user and the password in it"
         return ClientRejected(f"Redis refuses the login ({words})", _KEY, step)

@@ -1,4 +1,4 @@
-"""Reads the members of a consumer group in a process of its own, since this may crash a process.
+"""Reads the members of a consumer group in a separate process, which the request may crash.
 
 With librdkafka 2.16, an administrator's request to a group's coordinator may abort the process
 if the coordinator goes away during the request, or comes back after that (librdkafka #4605).

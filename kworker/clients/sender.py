@@ -42,7 +42,10 @@ class RecordSender:
     """Sends records and waits for their acknowledgements. Used by one thread."""
 
     def __init__(self, properties: Mapping[str, Any], *, timeout_s: float) -> None:
-        """Records are given up `timeout_s` after they were sent. Raises ConfigError."""
+        """A record that is not acknowledged within `timeout_s` is counted as refused.
+
+        Raises ConfigError for properties that the client refuses.
+        """
         self._timeout_s = timeout_s
         own = {"delivery.report.only.error": False, "message.timeout.ms": int(timeout_s * 1000)}
         left = {k: v for k, v in properties.items() if k != "delivery.timeout.ms"}  # its alias
@@ -77,7 +80,7 @@ class RecordSender:
                 return
 
     def wait_until(self, due_s: float, ends: Callable[[], bool]) -> None:
-        """Serves delivery reports until a time of the monotonic clock, or until `ends` is true."""
+        """Serves delivery reports until `due_s` (monotonic clock), or until `ends` returns True."""
         while (left := due_s - time.monotonic()) > 0 and not ends():
             self._producer.poll(min(left, _POLL_S))
 

@@ -6,9 +6,9 @@ from kworker.core.membership import Absence
 
 
 def absence_in(statistics: str, *, newer: bool) -> Absence | None:
-    """Finds in a client's statistics the reason why it takes no part in its group, or None.
+    """Returns the reason why a consumer takes no part in its group; None if it does.
 
-    `newer` is True for the group protocol of KIP-848.
+    `statistics` are those of its client. `newer` is True for the group protocol of KIP-848.
     """
     # The group's part alone: the rest is long where there are many partitions.
     begin = statistics.rindex('"cgrp":') + len('"cgrp":')

@@ -1,4 +1,4 @@
-"""Ends of partitions and facts of topics, requested from the brokers without waiting."""
+"""Requests end offsets, and topics' partition counts, size limits and ids, without waiting."""
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress

@@ -252,7 +252,10 @@ def admin_properties(config: Config) -> Properties:
 
 
 def own_member(config: Config, name: str) -> bool:
-    """Returns True if `name` is the client id of a worker or delay process of this instance."""
+    """Returns True if `name` is a worker's or delay process's of this instance.
+
+    `name` may be a client id or a group.instance.id.
+    """
     own = re.escape(instance_id(config, "delay").removesuffix("delay"))
     return re.fullmatch(rf"{own}(\d+|delay)(\.[0-9a-f]+)?", name) is not None
 

@@ -30,7 +30,7 @@ says what to write instead. With `group.protocol = "consumer"` it must end with 
 
 
 class KeyReference(NamedTuple):
-    """One key. `default` is as the file spells it; "" if there is none, or it is not fixed."""
+    """One key. `default` is as the file spells it; "" if it has none, or a computed one."""
 
     table: str  # "" for the keys before the first table
     key: str
@@ -96,7 +96,7 @@ def _reference(table: str, key: str, about: dict[str, Any], schema: dict[str, An
 
 
 def _takes(schema: dict[str, Any]) -> str:
-    """Returns what a value may be, in words."""
+    """Returns the values that a JSON schema allows, in words such as `duration` or `list: text`."""
     if choices := schema.get("anyOf"):
         return " or ".join(_takes(each) for each in choices if "$ref" not in each)
     if values := schema.get("enum") or ("const" in schema and [schema["const"]]):

@@ -200,7 +200,7 @@ def console(config: Settings) -> Iterator[Problem]:
 
 
 def log_levels(config: Settings) -> Iterator[Problem]:
-    """Checks that `log.levels` names loggers of the user's code and of libraries."""
+    """Checks that `log.levels` names neither the root logger nor kworker's own loggers."""
     for name in config.log.levels:
         if name in ("", "root") or name.split(".")[0] == "kworker":
             yield Problem(

@@ -1,4 +1,4 @@
-"""A JSON schema of `kworker.toml`, for editors: the model as the file spells it."""
+"""Makes a JSON schema of `kworker.toml`, for editors, from the configuration model."""
 
 from typing import Any
 

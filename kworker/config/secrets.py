@@ -1,4 +1,4 @@
-"""The secrets of a configuration: how they are recognised, and texts without them. Pure."""
+"""Recognises the secrets of a configuration, and masks them in texts. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ def without_secrets(text: str) -> str:
 
 
 def without_values(text: str, values: Iterable[str]) -> str:
-    """Masks each of these values where `text` quotes it."""
+    """Masks each of these values where it stands in double quotes in `text`."""
     for value in values:
         text = text.replace(f'"{value}"', f'"{MASK}"')
     return text

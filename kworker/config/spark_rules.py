@@ -96,10 +96,9 @@ def _place(table: TableSettings, at: Key) -> Iterator[Problem]:
 
 
 def _catalog(table: TableSettings, at: Key, conf: Mapping[str, str]) -> Iterator[Problem]:
-    """Checks that a table's catalog is kept when Spark ends.
+    """Checks that a table is not in a catalog that forgets its tables when Spark ends.
 
-    Otherwise Spark forgets the table, but the table's folder remains. Because of that
-    folder, the next start fails.
+    The table's folder would remain without the table, and make the next start fail.
     """
     if not table.table:
         return

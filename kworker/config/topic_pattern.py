@@ -53,7 +53,7 @@ def mistake(pattern: str) -> str:
 
 
 def reaches_the_end(pattern: str) -> bool:
-    """Returns True if the end of a name belongs to every match, because of a last `.*` or `$`."""
+    """Returns True if `pattern` ends with `.*` or `$`, so that each match reaches a name's end."""
     return _TO_THE_END.search(pattern) is not None
 
 

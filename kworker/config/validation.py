@@ -15,7 +15,10 @@ from kworker.core.unicode import is_unicode
 
 
 class Problem(NamedTuple):
-    """One mistake, with the key at which it is corrected."""
+    """One mistake, with the key at which it is corrected.
+
+    It is not reported if a key in `also` is wrong, too: it then follows from that mistake.
+    """
 
     key: Key
     text: str
@@ -65,7 +68,8 @@ _DEPTH_MAX = 20  # far more than any key has
 def unfit(value: object, depth: int) -> str:
     """Returns the reason why no key can have this value, which is in `depth` tables and lists.
 
-    Returns "" if some key could. Rules and clients need not expect what is unfit.
+    Returns "" if some key could. The reader of the file reports a value with a reason, and removes
+    it, so rules and clients never get it.
     """
     match value:
         case int() if value.bit_length() > 63:
@@ -82,8 +86,8 @@ def unfit(value: object, depth: int) -> str:
 def validate(raw: Raw) -> tuple[Settings | None, list[Problem]]:
     """Validates `raw`: returns the settings without its wrong values, and the problems.
 
-    Rules check these settings further. Returns None for the settings if `raw` is invalid even
-    without its wrong values.
+    The caller then applies further rules to these settings. Returns None for the settings if `raw`
+    is invalid even without its wrong values.
     """
     problems: dict[Key, Problem] = {}
     for _ in range(4):  # a table without its required keys takes two rounds to repair

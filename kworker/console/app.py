@@ -91,7 +91,7 @@ def why_not_started(snapshot: Snapshot) -> list[str]:
 
 
 def _identity(snapshot: Snapshot) -> dict[str, Any]:
-    """Returns the name and state of the service; the state is None while the service is silent."""
+    """Returns the service's name and state; the state is None if the supervisor is silent."""
     document = snapshot.document or {"name": None, "state": None}
     return {"name": document["name"], "state": document["state"] if snapshot.alive else None}
 

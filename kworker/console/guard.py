@@ -30,11 +30,11 @@ _HEADERS = {
 class AccessGuard:
     """Refuses requests that are not allowed, as ASGI middleware around `app`.
 
-    Without a token, a request must name a loopback host. Otherwise a page of any website, open in a
-    browser on this host, could read the console by a host name that resolves to 127.0.0.1. With a
-    token, all but the probes need it: as `Authorization: Bearer TOKEN`, or as the password of any
-    user in a browser. The probes then answer anybody, but give no reasons:
-    `scope["state"]["trusted"]` is True if the request may see them.
+    If no token is configured, a request must name a loopback host: else a page of any website, open
+    in a browser on this host, could read the console by a host name that resolves to 127.0.0.1. If
+    a token is configured, a request must present it, as `Authorization: Bearer TOKEN`, or as the
+    password of any user in a browser. The probes answer requests without the token, too, but then
+    give no reasons: `scope["state"]["trusted"]` is True if a request may see them.
     """
 
     def __init__(self, app: ASGIApp, listen: Address, token: str) -> None:

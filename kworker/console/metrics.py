@@ -125,7 +125,10 @@ def _service(document: Document) -> Iterator[Metric]:
 
 
 def _paused(document: Document) -> Metric:
-    """Returns a sample for each topic of which a worker has a partition, or that is paused."""
+    """Returns a gauge with a value for each topic: 1 if an operator has paused it, else 0.
+
+    Covers the topics of which a worker has a partition, and those that are paused.
+    """
     paused = PausedTopics(frozenset(row["topic"] for row in document["paused"]))
     owned = {topic for row in document["workers"] for topic, _ in row["partitions"]}
     text = "1 while an operator has paused the topic; the topic * stands for all."

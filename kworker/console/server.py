@@ -1,4 +1,4 @@
-"""The HTTP server of the console: uvicorn, with bounds on what one client may hold."""
+"""The HTTP server of the console: uvicorn, with limits for connections, headers and idle time."""
 
 import asyncio
 import socket

@@ -26,7 +26,11 @@ Document = dict[str, Any]
 
 
 class Sample(NamedTuple):
-    """Some numbers of the service at one time. Times are in seconds since 1970."""
+    """Some numbers of the service at the time `at`, which is in seconds since 1970.
+
+    `rate` is in records a second. `lag` and `in_hand` are numbers of records. `age_s` is the age of
+    the oldest unfinished record.
+    """
 
     at: float
     rate: float
@@ -40,7 +44,7 @@ class Snapshot:
     """The last status document, and its age in seconds.
 
     `problem` says why there is no newer one; it is "" if the document is new. Until the supervisor
-    has answered once, `document` is None, and `age_s` is the age of the console.
+    has answered once, `document` is None, and `age_s` is the time since the console started.
     """
 
     document: Document | None
@@ -49,7 +53,10 @@ class Snapshot:
 
     @property
     def alive(self) -> bool:
-        """True if the supervisor has answered lately, or has not had the time to."""
+        """True if the supervisor has answered within the last SILENT_S seconds.
+
+        Before its first answer, True if the console has started within that time.
+        """
         return self.age_s <= SILENT_S
 
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 class TraceKind(IntEnum):
     """The kind of a trace: of a record or row that shows what became of a source record.
 
-    Traces of one source record are judged in this order.
+    The traces of one source record are sorted by these values before they are judged.
     """
 
     SOURCE = 0  # the record itself
@@ -71,7 +71,11 @@ class Contradiction(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Facts that decide what may be concluded from a missing result or requeue record."""
+    """Facts that decide what may be concluded from a missing result or requeue record.
+
+    `results_complete` and `requeue_complete` are True if no record of these topics was deleted. If
+    `every_record_has_a_result` is True, a settled record without a result is a hole.
+    """
 
     results_complete: bool = True  # no result has been deleted
     requeue_complete: bool = True
@@ -92,7 +96,7 @@ def judge(traces: Sequence[Trace], rules: Rules) -> Judgement:
 
     The groups' positions must have been read before the ends of the topics. So if these positions
     settle a record, all that it had led to by then is among its traces. But a trace may be newer
-    than the positions.
+    than the positions: it may show that a copy has run which they do not yet settle.
     """
     kinds: dict[TraceKind, list[Trace]] = defaultdict(list)
     for trace in traces:

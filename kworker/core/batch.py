@@ -104,7 +104,8 @@ class BatchFailed(Exception):
 class NotAttempted:
     """The outcome of a record without a result or a failure of its own.
 
-    The record runs again, here or at the next owner of its partition. No attempt is counted.
+    The record runs again, in this worker or in the next that owns its partition. No attempt is
+    counted.
     """
 
 

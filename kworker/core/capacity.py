@@ -28,7 +28,7 @@ _SPARE_PARTITIONS = 2  # for each process: partitions can be added, but then key
 class Load:
     """The load to plan for: records a second, and the mean time that a handler takes for one.
 
-    `headroom` is the factor, 1.0 or more, by which the workers shall be able to do more than that.
+    `headroom` is a factor, 1.0 or more: the workers are planned for `headroom` times this rate.
     """
 
     rate: float
@@ -46,7 +46,7 @@ class Load:
         return _up(self.in_flight * self.headroom)
 
     def catch_up_s(self, outage_s: float) -> float | None:
-        """Returns after which time the lag of an outage is gone; None if it never is."""
+        """Returns how many seconds after an outage its lag is gone; None if it never is."""
         return outage_s / (self.headroom - 1) if self.headroom > 1 else None
 
 

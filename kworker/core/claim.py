@@ -34,9 +34,9 @@ class Claimed:
 class KeptOutcome:
     """The outcome of a handler's run, kept for a worker that can publish it.
 
-    Only the record at the position `source` takes it up: its next owner publishes it. If that
-    record does not come for a while, another record of the event takes its place. `owner` is the
-    worker that has taken it up; it is "" while nobody has.
+    A worker that gets the record at the position `source` takes the outcome up and publishes it. If
+    that record does not come for a while, a worker with another record of the event may take it up.
+    `owner` is the worker that has taken the outcome up; it is "" while no worker has.
     """
 
     source: str
@@ -48,7 +48,7 @@ class KeptOutcome:
 
     @property
     def claim(self) -> Claimed:
-        """The claim of the worker that has taken it up."""
+        """The claim of the worker that has taken this outcome up."""
         return Claimed(self.owner, self.source)
 
 
@@ -87,7 +87,7 @@ def state_of(text: str) -> ClaimState:
 class HandOver:
     """A request to replace a run's claim by the run's outcome, if Redis still has that claim.
 
-    An outcome that the owner of the claim has taken up counts as its claim.
+    If Redis has a kept outcome that the claim's owner has taken up, that outcome is replaced.
     """
 
     id: str
@@ -99,8 +99,8 @@ class HandOver:
 class Release:
     """A request to end a claim, if Redis still has that claim.
 
-    If the owner of the claim has taken up an outcome, that outcome is deleted with `ended_too`, and
-    else left to others.
+    If Redis has a kept outcome that the claim's owner has taken up, it is deleted if `ended_too` is
+    True. If `ended_too` is False, it stays, and another worker may take it up.
     """
 
     id: str
@@ -112,7 +112,7 @@ class Release:
 class Takeover:
     """A request to take over a claim from an owner that seems to be dead.
 
-    If that owner had taken up an outcome, the request only makes this outcome free for others.
+    If that owner had taken up a kept outcome, the request only frees it: a worker may take it up.
     `beat` is the last heartbeat seen of that owner. Redis refuses the request if the owner has sent
     another heartbeat since. `gone` is True if the owner is known to have ended; then Redis does not
     look at heartbeats.
@@ -125,7 +125,12 @@ class Takeover:
 
 @dataclass(slots=True)
 class Exchange:
-    """The requests of one call to Redis: updates first, then claims. Safe to repeat."""
+    """The requests of one call to Redis: updates first, then claims. Safe to repeat.
+
+    `done` has the ids of events that are done. `ended` and `released` change claims. `ids` are the
+    events to claim, and `sources` the position of the record of each. `takeovers` has, by index in
+    `ids`, the takeovers to try.
+    """
 
     done: Sequence[str] = ()
     ended: Sequence[HandOver] = ()

@@ -9,7 +9,12 @@ from kworker.core.record import Partition, Record, by_partition
 
 @dataclass(frozen=True, slots=True)
 class FlowPolicy:
-    """The limits on the number and size of the unfinished records in one worker's memory."""
+    """The limits on the number and size of the unfinished records in one worker's memory.
+
+    `records_max` and `bytes_max` limit the records in flight, `held_max` and `held_bytes_max` those
+    that are held. Paused partitions resume at `low`, a share of the limits. After `patience_s`
+    without room all partitions are paused.
+    """
 
     records_max: int
     bytes_max: int
@@ -164,8 +169,8 @@ class Flow:
     def must_pause_all(self, now: float) -> bool:
         """Returns True if all partitions must be paused.
 
-        They must be paused once `stopped` is set. They must also be paused after the worker has had
-        no room for `patience_s`, until the worker is well below its limits.
+        They must be paused for good once `stopped` is set: the worker is draining. They must also
+        be paused after it has had no room for `patience_s`, until it is well below its limits.
         """
         if self.stopped:
             return True
@@ -208,7 +213,7 @@ class Flow:
     def _look_at_starving(self, starving: Iterable[Partition], now: float) -> bool:
         """Notes since when partitions starve; returns True if one has starved for too long.
 
-        Leaves out partitions that are paused.
+        A partition that is paused does not count as starving.
         """
         before, begins = self._starving_since, (now, self._taken)
         self._starving_since = {p: before.get(p, begins) for p in starving if p not in self.paused}

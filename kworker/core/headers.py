@@ -1,4 +1,4 @@
-"""kworker's headers: their names, and the envelope of a record from topic to topic."""
+"""kworker's headers: their names, and the envelope that a record has in kworker's topics."""
 
 import re
 from collections.abc import Iterable
@@ -141,7 +141,7 @@ def with_trace(headers: HeaderList, traceparent: bytes) -> HeaderList:
 
 
 def parted(headers: Iterable[tuple[str, bytes | None]]) -> tuple[dict[str, bytes], HeaderList]:
-    """Returns kworker's own headers by name, and the others as kworker's topics hold them."""
+    """Returns kworker's own headers by name, and all others unchanged, `kworker-in-…` included."""
     own: dict[str, bytes] = {}
     others: HeaderList = []
     for name, value in headers:
@@ -193,7 +193,7 @@ def _number(own: dict[str, bytes], name: str, least: int, most: int) -> int:
 
 
 def _whole(text: bytes, least: int, most: int) -> int | None:
-    """Returns the number in `text`; None if it is not a whole number in that range."""
+    """Returns the number in `text`; None unless it is a whole number from `least` to `most`."""
     if not _WHOLE.fullmatch(text):
         return None
     number = int(text)

@@ -19,7 +19,8 @@ _WHOLE_PARTITION = True
 class Dropped(NamedTuple):
     """The records that were dropped with a partition.
 
-    `unheld` has records of other partitions: each waited behind a dropped record that was held.
+    `unheld` has records of other partitions that are held no more: each counted as held because it
+    waited behind a held record, which was dropped.
     """
 
     records: list[Record]
@@ -192,7 +193,7 @@ class Lanes:
                 ready.append(following)
 
     def behind(self, record: Record) -> Sequence[Record]:
-        """Returns the waiting records of a record's lane: all but the first."""
+        """Returns, in order, the records that wait in a record's lane: all but the lane's first."""
         holder = None if record.lane is None else record.source_lanes.busy.get(record.lane)
         return () if holder is None else followers(holder)
 
@@ -260,7 +261,7 @@ class Lanes:
         """Removes and returns a partition's records that are not running.
 
         They are ready to run, wait behind another record of their lane, or are parked (kept from
-        running until they are due). Running records go on (`OrphanedRuns` follows them) but block
+        running until they are due). Running records go on (see `OrphanedRuns`) but block
         no lane any more. So a record of another partition may start in the same lane while they
         still run.
         """

@@ -150,7 +150,10 @@ class Candidacy:
         return self._decides and self._roster is None and self._until is None
 
     def update_roster(self, roster: Roster) -> None:
-        """Stores a list of members, unless it may be older than the present assignment."""
+        """Stores a list of members.
+
+        Ignores a list that may be older than the present assignment, or lacks this member.
+        """
         fresh = self._assigned_at is not None and roster.asked_at >= self._assigned_at
         if fresh and self._member in roster.members:
             self._roster = roster

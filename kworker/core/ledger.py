@@ -40,8 +40,8 @@ class Ledger:
     def __init__(self, position: int | None, done: Iterable[OffsetRange] = ()) -> None:
         """`position` is the first offset to deliver; None if it is unknown until a record comes.
 
-        `done` has ranges beyond the position that were settled earlier: their records are delivered
-        again, but not run.
+        `done` has ranges beyond the position that were settled in an earlier assignment: their
+        records are delivered again, but not run.
         """
         self._end = position  # all offsets below were delivered or do not exist
         self._reached = self._begin = position or 0  # the same, as far as records show
@@ -91,7 +91,8 @@ class Ledger:
     def is_done(self, offset: int) -> bool:
         """Returns True if an offset is below the position, or was settled in an earlier assignment.
 
-        The earlier assignment counts only until the offset's record is delivered again.
+        Once the record of an offset beyond the position has been delivered again, the result may be
+        False, even if the earlier assignment had settled it.
         """
         position = self.position
         if position is not None and offset < position:
@@ -161,7 +162,7 @@ class Ledger:
     def deliver(self, offset: int) -> bool:
         """Notes that a record was delivered.
 
-        If it was delivered before, changes nothing and returns False.
+        If it was delivered before in this assignment, changes nothing and returns False.
         """
         return self.deliver_run([offset]) is not None
 

@@ -15,7 +15,11 @@ class Absence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MembershipPolicy:
-    """Limits of the time for which a process is not a member of its group, in seconds."""
+    """Limits of the time for which a process is not a member of its group, in seconds.
+
+    After `red_s` the status shows a problem. After `renew_s` a new client joins in place of the
+    present one; each next one gets twice the time, up to `renew_most_s`.
+    """
 
     red_s: float = 15.0  # longer than most rebalances: then the status says so
     renew_s: float = 60.0  # while brokers answer: then another client joins,
@@ -56,7 +60,7 @@ class Membership:
     def problem(self, now: float, answering_since: float) -> str | None:
         """Returns a line if this process has been out of the group for too long.
 
-        Returns None otherwise, and while no broker answers.
+        Returns None if it has not, or if no broker answers: then `answering_since` is infinite.
         """
         absent_s = now - self._since
         if self._absence is None or absent_s < self._policy.red_s or answering_since == inf:

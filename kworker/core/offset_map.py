@@ -131,7 +131,10 @@ class Settled(NamedTuple):
 
     @classmethod
     def of(cls, held: Committed, identity: TopicIdentity | None, at: tuple[str, int]) -> "Settled":
-        """Reads the settled offsets from a commit of a topic whose identity may be unknown."""
+        """Reads the settled offsets from a commit of a topic whose identity may be unknown.
+
+        If `identity` is None, only the offsets below the position count as settled.
+        """
         return cls(held.position) if identity is None else cls.of_log(held, origin_of(identity, at))
 
     @classmethod

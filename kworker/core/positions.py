@@ -78,7 +78,10 @@ class GroupPosition(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A partition and its new position; `wanted` is the requested one."""
+    """A reset of the group's position in one partition.
+
+    `wanted` is the requested position. The new `position` is the nearest that the partition holds.
+    """
 
     current: GroupPosition
     wanted: int

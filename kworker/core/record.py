@@ -23,9 +23,9 @@ _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what
 class PartitionLanes:
     """The lanes (one queue for each key) of one source partition, in all its assignments.
 
-    Kept by `Lanes`. Records of the requeue topic run in the lanes of their source partition. So the
-    lanes outlive the assignment of the source partition and of the requeue partition: they exist as
-    long as any `Partition` or `Record` refers to them.
+    Managed by `Lanes`. Records of the requeue topic run in the lanes of their source partition. So
+    the lanes outlive the assignment of the source partition and of the requeue partition: they
+    exist as long as any `Partition` or `Record` refers to them.
     """
 
     __slots__ = ("__weakref__", "busy", "number", "ready", "topic")
@@ -52,9 +52,9 @@ class Partition:
     """A partition of a source topic or of the requeue topic, for one assignment.
 
     Owned by the poll thread. `open` is False once the assignment has ended. An outcome that comes
-    after that is dropped, unless the record is redelivered in a later assignment: then it may count
-    there (see `OrphanedRuns`). `origin` identifies the partition's log (cluster, topic id,
-    partition), and is in the metadata of every commit.
+    after that is dropped, unless the record is redelivered in a later assignment: then it may be
+    that record's outcome (see `OrphanedRuns`). `origin` identifies the partition's log (cluster,
+    topic id, partition), and is in the metadata of every commit.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ PACKED: RawMessage = Fields(("", -1, -1), 0, None, None, ())
 
 
 class Values:
-    """The values of records that wait together, joined into one bytes object.
+    """The values of packed records (see `pack`), joined into one bytes object.
 
     Freeing thousands of single values is slow once they have left the CPU's caches: it takes a
     tenth of the whole processing time of a record that has a result.
@@ -281,7 +281,8 @@ class Record:
     def replay(self) -> bytes:
         """The id of a replay, if the record was redriven from a dead letter of this replay.
 
-        b"" for any other record, and for one with a claim: its event was never done before.
+        b"" for any other record. b"" also for a record with a claim: it runs only if its event was
+        never done before, so its results are no repetition.
         """
         return b"" if self.envelope is None or self.claim else self.envelope.replay
 

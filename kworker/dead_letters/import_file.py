@@ -85,7 +85,10 @@ class EditedFile:
         return "\n".join([*lines, "nothing was written: correct the file and import it again"])
 
     def steps(self, topic: str) -> Iterator[RepairStep]:
-        """Yields a step for each line of a checked file. Raises KworkerError if it has changed."""
+        """Yields, for each line of a checked file, its dead letter and the record to write for it.
+
+        Raises KworkerError if the file has changed since `check`.
+        """
         for number, line in self._read():
             try:
                 edit = parse_line(line, topic)

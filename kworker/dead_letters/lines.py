@@ -101,7 +101,7 @@ def _object_in(data: Data, name: str) -> Data:
 
 
 def _text(data: Data, name: str) -> str:
-    """Returns a text; "" if the field is missing."""
+    """Returns the text in a field; "" if it is missing. Raises BadLine if it is not a text."""
     value = data.get(name, "")
     if not isinstance(value, str):
         raise BadLine(f"{name}: expected a text, got {shown(value)}")

@@ -1,4 +1,4 @@
-"""The search of `kworker reject`: finds the record, if it exists and is not settled."""
+"""The search of `kworker reject`: finds a record that still waits, runs or is to be retried."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -37,8 +37,8 @@ class RecordSearch:
         """Returns the record's source position, with its timestamp.
 
         Raises UsageError for a partition that the service does not read, KworkerError for a record
-        that does not exist or is settled, Unreachable or AdminRequestError if Kafka does not
-        answer.
+        that does not exist, or that is settled and has no retry waiting, Unreachable or
+        AdminRequestError if Kafka does not answer.
         """
         topic, number, offset = place
         at = (topic, number)
@@ -95,7 +95,7 @@ class RecordSearch:
         return None
 
     def _find_retry(self, place: SourcePosition) -> Source | None:
-        """Searches the delay topics and the requeue topic for an unsettled copy of the record."""
+        """Returns the source of an unsettled copy in a delay or requeue topic; None without one."""
         delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
         # In the order in which a record passes through them, as it may do meanwhile.
         for topic in [*delays, self._config.requeue_topic]:

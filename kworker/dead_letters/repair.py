@@ -29,7 +29,12 @@ class RepairStep(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the selected dead letters by what was done with them; printed as JSON."""
+    """Counts of the selected dead letters by what was done with them; printed as JSON.
+
+    `done` are resolved by this command, `before` were resolved already. Two kinds stay unresolved:
+    `unreadable` ones, which kworker did not write, and `oversized` ones, which exceed the topic's
+    size limit.
+    """
 
     done: int = 0
     before: int = 0  # resolved already
@@ -104,7 +109,11 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """A decision on selected dead letters, and how to carry it out."""
+    """Which dead letters are resolved and how, and which records are written for them.
+
+    `to` is the topic of these records; if None, only resolutions are written. `bytes_max` limits
+    the size of a record, `limit` the number of dead letters; None is no limit.
+    """
 
     how: How
     selection: Selection
@@ -116,7 +125,10 @@ class RepairPlan:
     def choose(
         self, letters: Iterable[DeadLetter], resolutions: Resolutions, tally: Tally
     ) -> Iterator[DeadLetter]:
-        """Yields selected dead letters that can be repaired; counts the others in `tally`."""
+        """Yields at most `limit` dead letters: selected, not resolved yet, and repairable.
+
+        Counts the selected ones that it skips in `tally`.
+        """
         meant = unresolved(letters, self.selection, resolutions, tally)
         return islice(filter(lambda letter: self._is_fit(letter, tally), meant), self.limit)
 

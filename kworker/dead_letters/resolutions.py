@@ -49,7 +49,7 @@ class Resolutions:
         self._values: dict[bytes, bytes] = {}
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Adds a record of the state topic, which replaces an earlier one with the same key."""
+        """Adds a record of the state topic; it replaces an earlier record with the same key."""
         if key is None or not key.startswith(self._prefix):
             return
         if value is None:

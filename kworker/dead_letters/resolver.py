@@ -1,4 +1,7 @@
-"""Resolves dead letters in transactions, one command at a time; can be resumed."""
+"""Resolves dead letters in transactions, for one command of a service at a time.
+
+If a command was interrupted, the same command, run again, goes on where it stopped.
+"""
 
 import fcntl
 import os
@@ -92,7 +95,7 @@ class Resolver:
         )
 
     def close(self) -> None:
-        """Abandons an open transaction."""
+        """Aborts the open transaction, if there is one, without waiting for it."""
         self._transactor.close()
 
     @contextmanager

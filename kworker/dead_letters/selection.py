@@ -11,8 +11,8 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 class Selection:
     """Conditions on dead letters; a selected dead letter meets every one of them.
 
-    `places` and `sources` are one condition: a dead letter meets it by its own position or by that
-    of its source record.
+    `since_ms` selects those that failed then or later. `places` and `sources` are one condition: a
+    dead letter meets it by its own position or by that of its source record.
     """
 
     reason: str | None = None
@@ -54,7 +54,7 @@ class SeenNames:
         self.exceptions: set[str] = set()
 
     def record(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-        """Yields the dead letters, and keeps their reasons and exceptions."""
+        """Yields the dead letters, and adds their reasons and exceptions to those seen."""
         for letter in letters:
             self.reasons.add(letter.reason)
             self.exceptions.add(letter.exception)

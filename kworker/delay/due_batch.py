@@ -15,6 +15,8 @@ class DueBatch:
     """The due records that one transaction forwards.
 
     `counts` has the number of records from each partition; these are the partition's first ones.
+    `outputs` are the records to write. `forged` are the records without valid kworker headers,
+    which become dead letters.
     """
 
     counts: dict[PartitionId, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The transactions of the delay process: records, with the positions after them."""
+"""The transactions of the delay process, each of forwarded records and the next positions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -49,7 +49,7 @@ class Forwarder:
         return self._opened
 
     def open(self) -> None:
-        """Opens a producer unless one is open; aborts a transaction that an earlier one left open.
+        """Opens a producer unless one is open; aborts the open transaction of an earlier producer.
 
         Raises KafkaRequestError if Kafka refuses a request or does not answer.
         """

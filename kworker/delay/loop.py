@@ -94,7 +94,8 @@ class DelayLoop:
     def turn(self) -> None:
         """Runs one turn: polls, forwards due records, and pauses or resumes partitions.
 
-        Now and then it also asks the brokers for partition counts, end offsets and a size limit.
+        Every ASK_S seconds it also asks the brokers for partition counts, end offsets and the size
+        limit of dead letters.
         """
         self._poll(self._idle_s(self._clock()))
         if self._resolve_doubt(self._clock()):

@@ -1,4 +1,4 @@
-"""Delay partitions: their first records, held in memory until due, and how many of them."""
+"""Delay partitions: their first records, held in memory until due, and the limit on these."""
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The delay process, put together: signals, loop, status and exit."""
+"""The delay process: its signals, its loop, its reports to the supervisor, and its exit code."""
 
 import faulthandler
 import select
@@ -109,7 +109,10 @@ class DelayProcess:
         return not (self._stopping or readable)
 
     def _still_waits(self) -> bool:
-        """Reports the status and writes the heartbeat. Returns False if the process must end."""
+        """Called during waits: reports problems to the supervisor, and writes the heartbeat.
+
+        Returns False if the process must end.
+        """
         self._lag.turn(time.monotonic())
         if self._loop is not None and self._loop.problems:
             self._report(self._loop)

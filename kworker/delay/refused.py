@@ -30,7 +30,11 @@ class RefusedPartitions:
             self._rests.update(dict.fromkeys(partitions, (inf, why)))
 
     def resumed(self, now: float) -> None:
-        """Begins the rest of the partition refused last, as records can be forwarded again."""
+        """Notes that records can be forwarded again.
+
+        If the last refused transaction had only one partition, this one is left out for `rest_s`
+        seconds from now on.
+        """
         for at, (until, why) in self._rests.items():
             if until == inf:
                 self.rest(at, why, now)

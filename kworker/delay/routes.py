@@ -164,7 +164,11 @@ class Routes:
 
 
 def _forwarded_headers(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderList:
-    """Returns the headers of a forwarded record; each of kworker's own headers occurs once."""
+    """Returns the headers of a forwarded record; each of kworker's own headers occurs once.
+
+    `came` are the headers that it has in its delay topic. `again` is True if it goes to another
+    delay topic; only then does the result have the due time.
+    """
     headers = list(envelope.carried)
     headers.append((SOURCE, str(envelope.source).encode()))
     headers.append((ATTEMPT, b"%d" % envelope.attempt))

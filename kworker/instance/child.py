@@ -50,7 +50,10 @@ def exit_text(code: int) -> str:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Reaps all ended children, also inherited ones. Returns (pid, code); code < 0 is a signal."""
+    """Reaps all ended children; returns the pid and exit code of each. -N means signal N.
+
+    Reaps also orphans, which become children of this process if it is pid 1.
+    """
     reaped: list[tuple[int, int]] = []
     while True:
         try:

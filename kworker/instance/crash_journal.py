@@ -19,9 +19,10 @@ _BYTES_MAX = 4096
 class CrashJournal:
     """The suspects of one instance, which may have killed a worker: a folder with a file for each.
 
-    The supervisor adds suspects. The worker that runs a suspect counts the deaths, and removes it.
-    A file is replaced as a whole, so no reader sees half of it. Files are not flushed to the disk:
-    after a power failure a record is no suspect until it kills a worker again.
+    The supervisor adds suspects. The worker that has a suspect stores in the file how many isolated
+    processes it has ended, and removes the file when the record is settled. A file is replaced as a
+    whole, so no reader sees half of it. Files are not flushed to the disk: after a power failure a
+    record is no suspect until it kills a worker again.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -7,14 +7,14 @@ _STABLE_NS = 1_000_000_000  # until then, one more change may leave the folder's
 
 
 class FolderWatch:
-    """Watches one folder, by a call of `stat` at each look. A missing folder counts as empty."""
+    """Watches a folder: each `changed` calls `stat` once. A missing folder counts as empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen_ns: int | None = 0
 
     def changed(self) -> bool:
-        """Returns True if the folder may have changed since the last look."""
+        """Returns True if the folder may have changed since the last call."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
         except OSError:
@@ -26,5 +26,5 @@ class FolderWatch:
         return True
 
     def forget(self) -> None:
-        """Makes the next look find a change, as after a folder could not be read."""
+        """Makes the next `changed` return True; used after the folder could not be read."""
         self._seen_ns = None

@@ -118,7 +118,7 @@ class WatchedPauses:
     def refresh(self, now: float) -> PausedTopics:
         """Returns the topics that are paused at `now`, in monotonic seconds.
 
-        Reads the file only every _REFRESH_EVERY_S seconds; in between, nothing changes.
+        Reads the file only every _REFRESH_EVERY_S seconds; in between, returns the same topics.
         """
         if now >= self._refresh_at:
             self._refresh_at = now + _REFRESH_EVERY_S

@@ -32,7 +32,10 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Returns the process's start time in ticks; None if it has ended or is a zombie."""
+    """Returns the process's start time in ticks; None if it has ended.
+
+    A zombie has ended, unless other threads of the process are still there.
+    """
     try:
         # The name, in brackets before the fields, may itself hold brackets and blanks.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

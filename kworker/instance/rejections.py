@@ -40,7 +40,10 @@ class Rejections:
     def __init__(
         self, folder: Path, wall: Callable[[], float] = time.time, *, removes: bool = True
     ) -> None:
-        """A replay removes no file: the worker may still get a retry of the record."""
+        """`wall` returns seconds since 1970. `removes` is False in a replay.
+
+        Then `settled` removes no file, because a worker may still get a retry of the record.
+        """
         self._folder = folder
         self._wall = wall
         self._removes = removes
@@ -89,8 +92,8 @@ class Rejections:
     def refresh(self, now: float) -> bool:
         """Reads the folder if it has changed. Returns True if it has new rejections.
 
-        Looks at the folder only every _REFRESH_EVERY_S seconds; in between, returns False. While
-        the folder cannot be read, the rejections known before stay.
+        Checks the folder only every _REFRESH_EVERY_S seconds; in between, returns False. While the
+        folder cannot be read, the rejections known before stay in force.
         """
         if now < self._refresh_at:
             return False
@@ -148,7 +151,7 @@ class Rejections:
             os.chown(self._folder, owner.st_uid, owner.st_gid)
 
     def _remove(self, place: SourcePosition) -> bool:
-        """Removes the rejection of a record. Returns False if there is none, or if it must stay."""
+        """Removes a rejection. Returns False if there is none, or if its file cannot be removed."""
         try:
             return self.undo(place)
         except OSError as error:

@@ -35,7 +35,12 @@ class RecentLetter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The lists that a worker, or the delay process, reports in its slot as JSON text."""
+    """The lists that a worker, or the delay process, reports in its slot as JSON text.
+
+    `known` has all partitions that the process ever had. From the delay process: `delays` has each
+    delay, its number of waiting records and the first due time (ms since 1970); by topic, `behind`
+    has the lag of each partition, and `others` the partitions that other instances have.
+    """
 
     partitions: tuple[PartitionId, ...] = ()
     problems: tuple[str, ...] = ()
@@ -215,7 +220,7 @@ def _decoded(data: bytes) -> Text:
 
 
 def _short(line: str, most: int) -> str:
-    """Returns the line, cut to `most` characters. Escapes those that UTF-8 cannot encode."""
+    """Returns the line, cut to `most` characters. Escapes characters that UTF-8 cannot encode."""
     text = line.encode(errors="backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

@@ -1,4 +1,4 @@
-"""JSON lines as a person reads them on a terminal."""
+"""Formats JSON log lines for a person at a terminal."""
 
 from collections.abc import Mapping
 from typing import Any

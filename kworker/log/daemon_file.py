@@ -44,13 +44,13 @@ class DaemonFile:
         self._look_at = 0.0
 
     def turn(self, now: float) -> None:
-        """Looks at the file, if a second has passed since the last look."""
+        """Once a second, opens the file that has the log's name now, unless it is open already."""
         if self.path is not None and now >= self._look_at:
             self._look_at = now + _LOOK_EVERY_S
             self.follow(self.path)
 
     def follow(self, path: Path) -> None:
-        """Opens the file that has the name now, unless the process writes to it already."""
+        """Sends this process's output to the file at `path`, unless it goes there already."""
         try:
             here = os.fstat(2)
             if not _is(path, here):
@@ -60,7 +60,7 @@ class DaemonFile:
 
 
 class RotatedFile:
-    """The supervisor's view of the daemon's file, which it renames when it is large."""
+    """The daemon's log file, as the supervisor rotates it: renames it when it is large."""
 
     def __init__(self) -> None:
         self._file = DaemonFile()

@@ -1,4 +1,4 @@
-"""The configuration of the log, and the way of a line through it."""
+"""Configures structlog and `logging`: all lines go to standard error, in one format."""
 
 import json
 import logging

@@ -22,8 +22,8 @@ GROUP_TIMEOUT_S = 30.0
 def check_positions(config: Config) -> list[Finding]:
     """Checks the committed positions and the session time-out of the service.
 
-    No position may be hidden: Kafka does not report a position while an open transaction is to
-    change this position. The session time-out must be short.
+    Returns a finding for each group with a hidden position: Kafka does not report a position while
+    an open transaction is to change it. Returns a hint if the session time-out is too long.
     """
     try:
         admin = admin_of(config)

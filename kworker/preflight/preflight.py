@@ -1,4 +1,4 @@
-"""Checks before a start: each returns what it found, and only the last changes anything.
+"""The checks before a start. Only the last changes anything: it commits first positions.
 
 Some of them import the Kafka client, so the supervisor runs the checks in a short-lived child
 process.

@@ -111,7 +111,7 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
     Retries wait in memory, since the service would take the records of a delay topic.
     `source.max_age` is off, and `force` turns idempotency off as well. Delivery is at least once,
     because a replay is no group member, so transactions cannot commit its positions. The
-    dead-letter breaker is off: `kworker resume --accept-dead` does not reach a replay.
+    dead-letter limit is off: `kworker resume --accept-dead` could not lift it in a replay.
     """
     retry = config.retry.model_copy(update={"mode": "hold"})
     workers = config.workers.model_copy(update={"membership": "dynamic", "processes": 1})
@@ -137,7 +137,11 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCounts:
-    """The counts of a replay so far: `failed` counts failed runs, the others count records."""
+    """The counts of a replay so far: `failed` counts failed runs, the others count records.
+
+    `skipped` counts the records that idempotency knows as done, `dropped` the tombstones that
+    `source.tombstones` keeps from the handler.
+    """
 
     replayed: int
     skipped: int  # done before

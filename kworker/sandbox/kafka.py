@@ -25,7 +25,11 @@ _ERROR = re.compile(r"^\d{4}-\S+ \S+ (?:ERROR|FATAL) .*\n(?:(?!\d{4}-).*\n)*", r
 
 @dataclass(frozen=True)
 class Cluster:
-    """The settings that the brokers of one sandbox share."""
+    """The settings that the brokers of one sandbox share.
+
+    `identity` is Kafka's cluster id. `ports` and `controllers` have the ports of each broker: for
+    clients, and as a controller. `say` is called with messages about the progress.
+    """
 
     identity: str
     ports: list[int]

@@ -1,4 +1,4 @@
-"""The options, the plan, the saved state and the status of a sandbox."""
+"""The options, the settings (its plan), the saved state and the status of a sandbox."""
 
 import base64
 import uuid
@@ -58,7 +58,7 @@ class Plan(BaseModel):
         return self.model_copy(update=given)
 
     def untuned(self) -> "Plan":
-        """The plan without heap and broker properties, as these may keep a broker from starting."""
+        """The plan with the default heap and no broker properties: its own may prevent a start."""
         return self.model_copy(update={"heap": _heap(self.brokers), "properties": {}})
 
     def differences(self, other: "Plan", part: ServerKind) -> list[str]:

@@ -1,4 +1,4 @@
-"""Processes that outlive the command that starts them: started, recognised, stopped."""
+"""Starts, finds again and stops processes that outlive the command that starts them."""
 
 import os
 import signal
@@ -74,7 +74,7 @@ def start(command: list[str], output: Path) -> Process:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Blocks INT, TERM and HUP, so that no server starts without being saved in the state."""
+    """Blocks INT, TERM and HUP in the `with` block, so that each started server gets saved."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

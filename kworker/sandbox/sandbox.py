@@ -140,7 +140,7 @@ class Sandbox:
         return state.plan if state else Plan().changed(self._options)
 
     def _restore_plan(self, state: SandboxState, plan: Plan) -> None:
-        """Saves the previous plan after a failed start, so that `up` can be tried again."""
+        """Saves `plan` in place of the one whose start failed, so that `up` can be tried again."""
         state.plan = plan
         state.save(self._path)
 

@@ -1,4 +1,4 @@
-"""The interface of the sandbox's servers, brokers and Redis, and the reading of their logs."""
+"""The interface of the sandbox's servers (brokers and Redis), and functions that read logs."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ class SandboxServer(Protocol):
     log: Path
 
     def prepare(self) -> None:
-        """Writes the server's configuration and storage. Raises `KworkerError` on failure."""
+        """Writes the configuration and creates the storage. Raises `KworkerError` on failure."""
 
     def command(self) -> list[str]: ...
 

@@ -100,9 +100,10 @@ class BatchLimits:
         return True
 
     def lower(self, batches: Mapping[str, int]) -> str:
-        """Lowers the batch limits of tables after memory ran out; returns a sentence about it.
+        """Lowers the batch limits of tables, to a quarter of `batches`, after memory ran out.
 
         `batches` maps a table's name to an upper bound for the number of records in its last batch.
+        Returns a sentence that tells the user the new limits, or why they cannot be saved.
         """
         lower = {name: max(1, most // _PART) for name, most in batches.items()}
         try:

@@ -148,7 +148,8 @@ class Launcher:
         """Creates the table, or adds its new columns.
 
         Then takes the fence of a new table: from then on, no other job can write to that table.
-        Raises TableFenced if another job has written to the new table first.
+        Raises TableFenced if another job has written to the new table first, and Damaged if the
+        table is missing although batches were written to it before (`wrote`).
         """
         with nullcontext() if fence.taken else fence.creating(columns):
             prepare_table(self._session, sink, columns, wrote=wrote)
@@ -192,7 +193,7 @@ class Launcher:
         last_mark: CommitMark | None,
         sink: Sink,
     ) -> None:
-        """Removes the plan of a batch that is too large; Spark then plans a smaller one."""
+        """Removes the plan of a too large, unwritten batch; Spark then plans a smaller one."""
         records = sum(end - begin for begin, end in _pinned(pinned).values())
         if records <= 2 * records_max:
             return

@@ -29,7 +29,11 @@ class JobState(StrEnum):
 
 @dataclass(slots=True)
 class TableProgress:
-    """The progress of one table. Rows are counted from the start of the job."""
+    """The progress of one table. Rows are counted from the start of the job.
+
+    `batch` is the number of the last finished batch. `rescued` counts rows with a value in the
+    column `_rescued`, and `foreign` records of the results topic that kworker did not write.
+    """
 
     name: str
     state: JobState = JobState.STARTING
@@ -44,7 +48,7 @@ class TableProgress:
     positions: dict[int, int] = field(default_factory=dict)  # of each partition, read below it
 
     def add_batch(self, reported: Mapping[str, Any]) -> bool:
-        """Adds a batch from Spark's report; False for an old batch or one without records."""
+        """Adds the batch of Spark's report; False if it was added before or has no records yet."""
         batch = int(reported["batchId"])
         if self.batch is not None and batch <= self.batch:
             return False

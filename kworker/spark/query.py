@@ -85,7 +85,11 @@ class TableQuery:
         return self._query is not None and bool(self._query.status["isTriggerActive"])
 
     def turn(self, now: float, *, may_start: bool) -> None:
-        """Monitors the running query, or starts it if a start is due and `may_start` is True."""
+        """Monitors the running query, or starts it if a start is due and `may_start` is True.
+
+        For a running query, adds finished batches to the progress and commits the positions to the
+        table's consumer group. For one that ended with an error, sets the time of its next start.
+        """
         if self.finished or self.misconfigured:
             return
         if self._query is not None:

@@ -34,9 +34,10 @@ _NOT_THERE = re.compile(
 def is_mistake(error: BaseException) -> bool:
     """True if Spark refused a query because the query is wrong, so that waiting cannot help.
 
-    False for all other errors. One with a Java cause reports what failed outside of the query, such
-    as a catalog that does not answer. A table or path that does not exist may come: its disk may
-    not be mounted yet, or another job may be replacing it.
+    False for all other errors, among them two kinds that may pass. An error with a Java cause
+    reports what failed outside of the query, such as a catalog that does not answer. A table or
+    path that does not exist may appear later: its disk may not be mounted yet, or another job may
+    be replacing it.
     """
     if isinstance(error, ParseException):
         return True
@@ -60,7 +61,7 @@ def reason(error: BaseException) -> str:
 
 
 def _with_step(text: str) -> str:
-    """Adds what the user must do to an error text that reports a missing permission."""
+    """Adds to the text what the user must do, if it reports a missing permission."""
     if _NO_RIGHT.search(text):
         return f"{text}: let the user that runs the job write there, or name another place"
     return text

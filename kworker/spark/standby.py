@@ -1,4 +1,4 @@
-"""A job in standby: it waits for the lease on its checkpoints, then for the leadership."""
+"""A job in standby: waits for the lease on its checkpoints, then until no other job leads."""
 
 import time
 from collections.abc import Callable
@@ -73,7 +73,10 @@ class Standby:
             self._report(JobState.STANDBY, f"{who} holds {self._lease.checkpoints}")
 
     def await_leadership(self, leadership: Leadership) -> bool:
-        """Waits while another job is known to lead. False if a stop is requested meanwhile."""
+        """Waits while another job is known to lead; while none is, only for the first ELECTION_S.
+
+        Returns False if a stop is requested meanwhile.
+        """
         election_ends = time.monotonic() + ELECTION_S
         reported = ""
         while not leads(leadership):
@@ -97,6 +100,6 @@ def leads(leadership: Leadership) -> bool:
 
 
 def why_standby(leadership: Leadership) -> str:
-    """Explains in one line that another job leads, or that no leader is elected yet."""
+    """Explains in one line that another job leads, or why no leader is known."""
     leader = leadership.leader
     return leadership.problem or (f"{leader} leads" if leader else "no leader elected yet")

@@ -1,1 +1,1 @@
-"""The parent process: it forks the others, monitors them, drains them and reports on them."""
+"""The parent process, which starts, monitors and drains all others, and reports on them."""

@@ -28,7 +28,11 @@ class Announcer:
         self._left = -1
 
     def turn(self, now: float, *, joined: bool, responsive: bool) -> None:
-        """Announces readiness once, and feeds systemd's watchdog while the workers respond."""
+        """Announces readiness once, when the workers have joined; feeds systemd's watchdog.
+
+        After `Limits.ready_s` announces it to systemd even if they have not joined. Feeds the
+        watchdog only while the workers are `responsive`.
+        """
         if joined and self._ready_fd is not None:
             write_line(self._ready_fd, f"ready {os.getpid()}")
             self._ready_fd = None
@@ -59,7 +63,7 @@ class Announcer:
         self._notifier.stopping()
 
     def draining(self, left: int, now: float) -> None:
-        """Extends systemd's stop time-out if `left`, the work that is left, has changed."""
+        """Extends systemd's stop time-out if `left` has changed: records in hand plus workers."""
         if left != self._left and now >= self._extend_at:
             self._left = left
             self._extend_at = now + _EXTEND_EVERY_S

@@ -10,20 +10,21 @@ _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 
 
 class CodeWatch:
-    """Compares the times of a folder's Python files, and of kworker.toml, every half second.
+    """Finds changed Python files in a folder by their modification times, every half second.
 
+    Also finds a changed kworker.toml.
     Hidden folders and installed packages are left out. Owned by the supervisor.
     """
 
     def __init__(self, config_file: Path) -> None:
-        """Handlers are imported from the folder of `config_file`."""
+        """Watches the folder of `config_file`, from which handlers are imported."""
         self._config_file = config_file
         self._times = dict(self._scan())
         self._look_at = 0.0
         self._changed: set[str] = set()
 
     def turn(self, now: float) -> list[str]:
-        """Returns the names of changed files, once a scan finds no further change; else []."""
+        """Returns the names of changed files once a scan finds no more changes; until then, []."""
         if now < self._look_at:
             return []
         self._look_at = now + _EVERY_S

@@ -35,10 +35,12 @@ class GroupLag:
     def status(self, delay_text: Text) -> dict[str, Any]:
         """Returns the value of `lag` in `status --json`, in which unknown numbers are None.
 
-        `topics` has one entry for each topic; it is empty while the brokers do not answer, or if
-        there are too many topics for a report. `behind` in an entry is the number of offsets
-        between the group's positions and the ends of the topic's partitions. `records` and
-        `unfinished` are unknown, too, if a worker has too many partitions to report all of them.
+        `records` is the number of offsets that no worker has taken, `unfinished` the number from
+        the committed positions on. `topics` has an entry for each topic, in which `behind` is the
+        number of offsets from the group's positions to the ends of the partitions. While the
+        brokers do not answer, or if there are too many topics for a report, both numbers are
+        unknown, and `topics` is empty. If a worker has too many partitions to report all of them,
+        only the two numbers are unknown.
         """
         fleet = self._fleet
         oldest_ms = max((m.slot.words[Field.AGE_MS] for m in fleet.workers), default=0)
@@ -60,7 +62,7 @@ class GroupLag:
         }
 
     def _unowned(self, delay_text: Text) -> dict[PartitionId, int]:
-        """Returns the partitions that no member of the group has, and their numbers of records.
+        """Returns the partitions that no member of the group has, and how many offsets each lags.
 
         Returns {} if a worker cannot report all of its partitions.
         """

@@ -131,7 +131,10 @@ class WorkerHealth:
         return tuple(h for h in held if now - max(h.since_ns / 1e9, self._since) > limit_s)
 
     def _sample_cpu_time(self, worker: WorkerProcess, now: float) -> None:
-        """Takes the first of two CPU samples, if a worker is silent for half of `heartbeat_s`."""
+        """Samples the CPU time of each thread once a worker is silent for half of `heartbeat_s`.
+
+        Later, `_busy_records` finds by this sample which threads have used the CPU since.
+        """
         if worker.silent_s(now, self._since) < self._limits.heartbeat_s / 2:
             worker.cpu_sample = None
         elif worker.pid and worker.cpu_sample is None:

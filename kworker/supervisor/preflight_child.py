@@ -20,7 +20,13 @@ _REPORT_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """The findings of a preflight check, sorted by how the supervisor reacts to them."""
+    """The findings of a preflight check, sorted by how the supervisor reacts to them.
+
+    A startup ends for `problems` of the configuration, or if another copy has `taken` the instance.
+    The check is repeated while servers are `unreachable`; `warnings` are only logged. `elsewhere`
+    has group members on other hosts with this instance's identity: dead ones vanish within
+    `session_s`.
+    """
 
     problems: list[str] = field(default_factory=list)  # in the configuration: exit 78
     taken: list[str] = field(default_factory=list)  # another copy has the instance: exit 73

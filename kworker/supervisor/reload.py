@@ -101,11 +101,11 @@ class Reload:
             self._check("reload", new, now, peer)
 
     def restart(self, config: Config, now: float, peer: Connection | None = None) -> None:
-        """Replaces the workers, with the same configuration and the code that is now on disk."""
+        """Begins the preflight check, after which new workers run the code that is now on disk."""
         self._check("restart", config, now, peer)
 
     def turn(self, now: float, progress: Callable[[], Reply]) -> None:
-        """Acts on a finished check, and goes on with the rolling restart.
+        """Once the check has passed, replaces workers one by one; refuses the request if it failed.
 
         Sends progress to the waiting commands, also during a check: some take minutes, and a
         command takes a silent supervisor for one that hangs.

@@ -73,7 +73,7 @@ class Service:
     # Called by the supervisor's loop.
 
     def turn(self, now: float) -> None:
-        """Does the work that is due, and sends progress to systemd and the waiting commands."""
+        """Does what is due in the startup, the service or the drain, and reports the progress."""
         self._pauses.turn(now)
         match self.mode:
             case Mode.STARTING:
@@ -91,7 +91,7 @@ class Service:
         self._announce(now)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """Handles the exit of a reaped process: a child, or an orphan that became a child."""
+        """Tells each child object which process was reaped; drains if the service must end."""
         exit_code = self.fleet.on_exit(pid, code, now) or self._delay.on_exit(pid, code, now)
         self._startup.on_exit(pid, code)
         self._reload.on_exit(pid, code)
@@ -155,7 +155,7 @@ class Service:
             self._ignore("reload", peer)
 
     def restart(self, now: float, peer: Connection | None = None) -> None:
-        """Replaces the workers one by one, with the same configuration."""
+        """Checks the configuration in force, and replaces the workers one by one."""
         if self.mode is Mode.SERVING:
             self._reload.restart(self.config, now, peer)
         else:

@@ -34,7 +34,7 @@ class StackDumps:
         return [process.pid for process in self._waiting if process.pid]
 
     def turn(self, now: float) -> None:
-        """Sends SIGUSR1 to the next child, if its turn has come. The child dumps its stacks."""
+        """Has the next child dump its stacks, by SIGUSR1, if `gap_s` have passed since the last."""
         if self._waiting and now >= self._next_at:
             self._next_at = now + self._gap_s
             process = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""The conditions for the first fork: no workers of an earlier supervisor, and a good preflight."""
+"""Before the first fork: earlier workers must have ended, and the preflight check must pass."""
 
 import selectors
 import signal

@@ -75,7 +75,11 @@ class Supervisor:
         return code
 
     def turn(self) -> None:
-        """Waits for an event, or until the next turn is due, and acts on all that has happened."""
+        """Waits for an event or the end of an interval, and then runs one turn of the service.
+
+        Before that turn, acts on signals, reaps children, answers requests, and begins a reload if
+        watched files have changed.
+        """
         ready = self._wait()
         now = time.monotonic()
         if now - self._last_turn_at > self._gap_s:

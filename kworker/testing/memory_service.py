@@ -167,7 +167,7 @@ class MemoryService:
         return limits
 
     def _refresh(self, limits: TopicLimits) -> None:
-        """Does what the status reporter of a worker does when limits may have changed."""
+        """Updates `limits` from the topics in memory, as a worker's status reporter does."""
         limits.stale = False
         self._watch.ask_facts(limits.topics)
         if facts := self._watch.facts():
@@ -207,7 +207,10 @@ class MemoryService:
             self._delay.turn()
 
     def _progress(self) -> tuple[int, ...]:
-        """Returns numbers; whenever anything happens, at least one of them changes."""
+        """Returns the topics' ends, the groups' positions and the number of records in flight.
+
+        While none of these changes, the service makes no progress.
+        """
         topics = [*self._sources, *written_topics(self._config), self._config.requeue_topic]
         ends = (log.high for name in topics if (t := self.kafka.topic(name)) for log in t.logs)
         groups = (self._config.name, delay_group(self._config))

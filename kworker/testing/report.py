@@ -13,7 +13,7 @@ from kworker.dead_letters.dead_letter import DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class PublishedResult:
-    """A result in its topic.
+    """A result that was published to a topic.
 
     `headers` are those that the handler gave, and the record's `traceparent`, if it has one.
     `table` is the name that the handler gave in `Result(table=…)`.
@@ -64,7 +64,7 @@ class DeadRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """All that became of the records, in their order: by topic, partition and offset.
+    """All that became of the records; each list is ordered by source topic, partition, offset.
 
     `committed` has the committed position of each source partition. `passed_s` are the seconds that
     passed on the service's clock.
@@ -89,9 +89,9 @@ def published_result(raw: Fields) -> PublishedResult:
 
 
 def delayed_runs(written: Iterable[Fields]) -> list[DelayedRun]:
-    """Returns the runs that these records of delay topics are for, each once.
+    """Returns the runs for which these records waited in delay topics, each run once.
 
-    A record whose wait is longer than the longest delay goes through several topics.
+    If a wait is longer than the longest delay, several records are written for one run.
     """
     runs: dict[tuple[str, int, int, int, int], DelayedRun] = {}
     for raw in sorted(written, key=lambda each: each.timestamp()):

@@ -21,7 +21,7 @@ class CircuitOpen(NamedTuple):
 
 
 class Isolate(NamedTuple):
-    """The record was running when its worker died, or all are isolated: it runs in isolation."""
+    """The record must run in the isolated process: it is a suspect, or all records run there."""
 
 
 @dataclass(frozen=True, slots=True)

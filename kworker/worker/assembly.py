@@ -81,8 +81,8 @@ class Role:
 
     `reader` makes the consumer, given its rebalance listener. `replay` is the id that the outputs
     of a replay carry. Only a worker runs suspected records in a separate process (`isolates`).
-    `had` has the topic id of each partition in which the group had a position earlier. `began` is
-    the service's start, in monotonic seconds.
+    `had` maps each partition in which the group has ever had a position to the id of its topic.
+    `began` is the service's start, in monotonic seconds.
     """
 
     slot: int
@@ -98,7 +98,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class SharedStates:
-    """State that the instances of a service share through Redis; None where they do not."""
+    """State that the instances of a service share in Redis; None for a state not shared."""
 
     pauses: SharedPauses | None = None
     suspects: SharedSuspects | None = None

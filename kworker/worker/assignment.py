@@ -63,7 +63,7 @@ class Assignment:
         positions_readable: Callable[[], bool],
         had: Mapping[PartitionId, str],
     ) -> None:
-        """`had` has the topic id of each partition in which the group had a position earlier."""
+        """`had` has the topic's id for each partition in which the group ever had a position."""
         self._identify = identify
         self._finish = finish  # lets what is in hand end, publishes and commits
         self._drop = drop  # takes what is left out of every count
@@ -268,7 +268,7 @@ class Assignment:
             time.sleep(_ASK_AGAIN_S)  # the group waits for us anyway
 
     def _wait_for_own_transaction(self) -> None:
-        """Waits, up to ASK_S seconds, while a transaction hides the group's positions."""
+        """Waits, up to ASK_S seconds, while this worker's transaction hides the positions."""
         until = time.monotonic() + ASK_S
         while not self._positions_readable() and time.monotonic() < until:
             self.beat()

@@ -30,7 +30,7 @@ class CollectionPace:
         self._least = self._set[0]  # 0: none are looked through
 
     def turn(self, now: float) -> None:
-        """Sets the pace by the rate of records since the last call."""
+        """Sets the collector's threshold by the records taken per second since the last call."""
         consumed = self._slot.words[Field.CONSUMED]
         rate = (consumed - self._consumed) / max(now - self._at, 1e-3)
         self._consumed, self._at = consumed, now

@@ -159,17 +159,17 @@ class Dispatch:
 
     @property
     def run_times(self) -> list[int]:
-        """The durations of runs, as `core.durations.total` counts them; without isolated runs."""
+        """A histogram of the durations of runs in the pool: counts, then their sum (in µs)."""
         return self._pool.completed.run_times()
 
     @property
     def wait_times(self) -> list[int]:
-        """The waits of records from intake to first run, as `core.durations.total` counts them."""
+        """A histogram of the waits from intake to first run: counts, then their sum (in µs)."""
         return self._pool.completed.wait_times()
 
     @property
     def redis_calls(self) -> EndTimes:
-        """The calls to Redis that have ended."""
+        """The number and total time of ended calls to Redis: of answered and of failed ones."""
         return self._claims.calls
 
     def slack_s(self) -> float:
@@ -338,9 +338,10 @@ class Dispatch:
             self.rejections.settled(dead)
 
     def outlived(self, records: list[Record]) -> None:
-        """Handles ended records whose partitions were revoked before the outcomes were durable.
+        """Decides about outcomes that were not durable before their partitions were revoked.
 
-        An outcome is used if the partition came back and the record was delivered again.
+        If a partition came back and its record was delivered again, the outcome is adopted. Any
+        other outcome is left to the partition's next owner, or dropped.
         """
         self._adopted += self.endings.ended_late(records)
 
@@ -431,9 +432,9 @@ class Dispatch:
         self._claims.released(abandoned)
 
     def hand_over(self, records: list[Record]) -> None:
-        """Leaves the outcomes of ended records to the next owners of their partitions.
+        """Leaves the results of ended records in Redis to the next owners of their partitions.
 
-        Without idempotency, the next owners run these records again.
+        The next owners publish them. Without idempotency, they run the records again.
         """
         self._claims.hand_over(records)
 

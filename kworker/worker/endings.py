@@ -1,7 +1,8 @@
 """Endings: what follows when a handler returns or raises.
 
-Either the record has its outcome, or it waits in memory and comes here again. It waits for a retry,
-for a circuit to close, for the dead-letter limit, or for a call of its handler's method `dead`.
+Either the record gets its final outcome, or it waits in memory for another run or for a call of its
+handler's method `dead`. It runs again when its retry is due, when its circuit closes, or when the
+dead-letter limit holds it back no more.
 """
 
 from collections import deque
@@ -99,11 +100,11 @@ class Endings:
         return done
 
     def ended_late(self, records: list[Record]) -> list[Record]:
-        """Takes records that ended after their partitions were revoked; returns those that count.
+        """Sorts records that ended after their partitions were revoked; returns the adopted ones.
 
-        A record counts if its partition came back and the record was delivered again. The outcome
-        of any other record is left to the new owner of its partition; or it is dropped, if the
-        record is known to be done or its topic was recreated.
+        A record is adopted if its partition came back and the record was delivered again: then its
+        outcome is used. Any other outcome is kept for a redelivery, in memory or (with idempotency)
+        in Redis. It is dropped if it is of no use, e.g. because the record is known to be done.
         """
         ends = self._orphans.ended(records)
         self._lanes.put_back(ends.freed)
@@ -174,7 +175,7 @@ class Endings:
     # -- failures ---------------------------------------------------------------------
 
     def end_early(self, records: Iterable[Record]) -> None:
-        """Takes records that ended before they were queued; they are `Failed` or `Skipped`."""
+        """Stores records for `judge` that were `Failed` or `Skipped` before they were queued."""
         self._ended_early += records
 
     def fail(self, record: Record, failure: Failure) -> None:
@@ -272,7 +273,7 @@ class Endings:
     # -- partitions that go -----------------------------------------------------------
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - a stage
-        """Returns an empty list, because all records in here have already run or failed.
+        """Returns an empty list, because each record that waits in `Endings` has run or failed.
 
         Their failures are still handled, and the `dead` methods of their handlers still called.
         """

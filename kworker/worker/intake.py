@@ -128,11 +128,11 @@ class Intake:
         }
 
     def note_existing(self, topics: Collection[str]) -> None:
-        """Notes which topics exist now, as the brokers have just told.
+        """Hides the problems of existing topics of which this worker has no partition.
 
-        The client tells every member, once, that a topic is missing; that it is back shows only in
-        the members that get a partition of it. For the others it is no problem while it exists. No
-        error is forgotten here, since this answer may be older than the error.
+        `topics` are all that exist, by the brokers' last answer. The client tells every member once
+        that a topic is missing. Only a member that gets a partition of the topic learns that it is
+        back. The error itself is not forgotten, since the brokers' answer may be older.
         """
         self._read_elsewhere = {*topics} - {topic for topic, _ in self._assignment.partitions}
 
@@ -346,7 +346,10 @@ class Intake:
 
 
 def _is_pattern(topic: str) -> bool:
-    """Returns True for a regular expression, which the client names if no topic matches it."""
+    """Returns True if `topic` is a regular expression.
+
+    The client reports an error under this name if no topic matches the expression.
+    """
     return topic.startswith("^")
 
 

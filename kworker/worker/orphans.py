@@ -12,7 +12,11 @@ LaneName = tuple[object, ...]
 
 
 class EndedRuns(NamedTuple):
-    """Runs that ended after their partition was revoked, and records that waited for them."""
+    """Runs that ended after their partition was revoked, and records that waited for them.
+
+    The outcome of an `adopted` run is used, that of a `useless` run is not used by this worker. The
+    `freed` records waited for such runs, and may run now.
+    """
 
     adopted: list[Record]  # each takes the place of its own redelivery, in the present epoch
     freed: list[Record]  # may run now
@@ -124,9 +128,9 @@ class OrphanedRuns:
         self._prune()
 
     def is_superseded(self, run: Record) -> bool:
-        """Returns True if the record of a run is known to be done, or of another topic's log.
+        """Returns True if the record of a run is known to be done, or its topic was recreated.
 
-        It will not be redelivered. Of a partition that is not owned here, nothing is known.
+        Such a record will not be redelivered. Returns False if its partition is not owned here.
         """
         here = self._here.get(_at(run.partition))
         if here is None:

@@ -46,7 +46,13 @@ class WorkerConsumer(Taking, Committing, Protocol):
 
 
 class WorkerStats(NamedTuple):
-    """The counters of a worker. In the scoreboard, `done` is `Field.DONE`, and so on."""
+    """The counters of a worker. In the scoreboard, `done` is `Field.DONE`, and so on.
+
+    `in_hand` is the number of delivered records that are not settled. `dropped` counts skipped
+    tombstones, `unguarded` records that ran without a claim because Redis did not answer,
+    `remembered` redelivered records that an offset map showed as done, and `maps_ignored` offset
+    maps that were not usable.
+    """
 
     in_hand: int
     in_flight: int
@@ -243,7 +249,7 @@ class PollLoop:
     def take_end_offsets(self, ends: Mapping[PartitionId, int], rejection: str = "") -> None:
         """Stores the end offsets that brokers reported. `ends` is empty if no broker answered.
 
-        `rejection` says why, if brokers have turned the client away.
+        `rejection` is the reason why brokers refuse this client; "" if they do not.
         """
         for at, end in ends.items():
             partition = self._owned.get(at)
@@ -254,7 +260,7 @@ class PollLoop:
     def note_brokers(self, *, answer: bool, rejection: str = "") -> None:
         """Notes whether the brokers answered the last request.
 
-        `rejection` says why not, if brokers have turned the client away.
+        `rejection` is the reason why brokers refuse this client; "" if they do not.
         """
         reason = rejection or "no broker answers; what is in hand waits"
         self._silence = "" if answer else reason
@@ -330,7 +336,10 @@ class PollLoop:
         return max(0.0, due - now)
 
     def _begin_fresh(self) -> None:
-        """Opens newly assigned partitions, after the poll that brought them has returned."""
+        """Prepares the worker for new partitions, after the poll that assigned them has returned.
+
+        They are paused until `_adjust_flow` resumes them.
+        """
         assignment = self.assignment
         paused = {p for p in self.flow.paused if p.open}
         # A rebalance may forget what was paused; what it brought begins so.
@@ -410,10 +419,10 @@ class PollLoop:
         return self._clock() < deadline and left_s > 0
 
     def _drop(self, partition: Partition) -> None:
-        """Removes a revoked partition's records from the handlers and the counts.
+        """Gives up a revoked partition, and forgets those of its records that have not begun.
 
-        What is still published here is handed over, too: this worker may have lost the brokers for
-        long, and the next owner must not wait for it.
+        Outcomes that this worker is still publishing are left to the next owner, too: this worker
+        may have lost the brokers for long, and the next owner must not wait for it.
         """
         self.dispatch.close(partition)
         self.dispatch.hand_over(self._guarantee.drop(partition))

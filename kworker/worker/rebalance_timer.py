@@ -1,4 +1,4 @@
-"""Measures how long rebalances keep the poll thread."""
+"""Measures how long rebalances block the poll thread."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from kworker.core.message import PartitionId
 
 
 class RebalanceTimer:
-    """Passes on the calls of the consumer to its listener, and adds up how long rebalances last.
+    """Passes the consumer's calls on to its rebalance listener, and adds up how long they last.
 
-    While partitions are revoked, the records that run go on to their end, and the group waits.
-    While others are assigned, their positions are read. Owned by the poll thread.
+    A revocation lasts until the running records have ended; the group waits meanwhile. An
+    assignment lasts until the positions of its partitions are read. Owned by the poll thread.
     """
 
     def __init__(self, listener: Listener, clock: Callable[[], float]) -> None:

@@ -26,7 +26,7 @@ _FIELDS = {name: Field[name.upper()] for name in WorkerStats._fields}
 
 
 class StatusReporter:
-    """Writes the poll loop's state to shared memory, and asks the brokers for lag and limits.
+    """Writes the poll loop's state to shared memory; asks the brokers for lag and topic limits.
 
     Used by the poll thread.
     """
@@ -46,7 +46,7 @@ class StatusReporter:
     def turn(self) -> None:
         """Writes a heartbeat in each turn of the poll loop.
 
-        When it is time, also writes the state, and asks the brokers for lag and limits.
+        When it is time, also writes the state, and asks the brokers for lag and topic limits.
         """
         if self.beat():
             self._ask(time.monotonic())
@@ -82,10 +82,10 @@ class StatusReporter:
             words[DEAD_BY_REASON[reason]] = number
 
     def _write_times(self) -> None:
-        """Writes the durations of runs, waits, transactions and calls to Redis.
+        """Writes the durations of runs, of waits for a run, of transactions and of Redis calls.
 
-        Those of runs and waits are added up over all threads. As this costs more than to write the
-        counters, it is done less often.
+        The durations of runs and waits must be added up over all threads. As that takes longer than
+        to write the counters, it is done less often.
         """
         loop, words = self._loop, self._slot.words
         for fields, numbers in (

@@ -26,7 +26,7 @@ _HELD_SHOWN = 3  # dead letters that their topic refuses
 
 @dataclass(slots=True)
 class WorkerCounters:
-    """The numbers of records by outcome, since the worker began."""
+    """The numbers of records by outcome, since the worker began; `dropped` are tombstones."""
 
     done: int = 0
     retried: int = 0
@@ -76,7 +76,7 @@ class Settlement:
 
     @property
     def held(self) -> list[str]:
-        """One line for each of the first few records that topics refuse, and one for the rest."""
+        """One line per refused retry or dead letter, for the first few; one line for the rest."""
         held = self._outbox.held
         lines = [_held(each) for each in held[:_HELD_SHOWN]]
         if len(held) > _HELD_SHOWN:
@@ -90,7 +90,7 @@ class Settlement:
 
     @property
     def full(self) -> bool:
-        """True while so much waits for Kafka that no more records should be taken."""
+        """True while so many outputs wait that no more records should be taken from Kafka."""
         return self._outbox.full
 
     @property
@@ -109,7 +109,7 @@ class Settlement:
     # -- outcomes ---------------------------------------------------------------------
 
     def add(self, ended: list[Record]) -> None:
-        """Takes over the records that ended in this turn of the poll loop.
+        """Hands ended records to the outbox, or settles them if there is nothing to publish.
 
         Also hands to the outbox all records whose results were too large for their topic. They wait
         in the outbox until the brokers have told the size limits again.
@@ -202,11 +202,11 @@ class Settlement:
     # -- what a topic refuses for good ------------------------------------------------
 
     def _fail_undeliverable(self, now: float) -> None:
-        """Decides about records with an output that its topic refuses for good.
+        """Decides what follows for records with an output that its topic refuses for good.
 
         A record with a refused result becomes a dead letter. A refused retry or dead letter is cut
-        to its topic's size limit. If it cannot be cut enough, it is tried again later. A retry that
-        is refused a second time becomes a dead letter.
+        to its topic's size limit. If that is not possible, it is held, and tried again later. A
+        held retry that is refused again is replaced by a dead letter.
         """
         condemned, self._outbox.undeliverable = self._outbox.undeliverable, []
         held = []

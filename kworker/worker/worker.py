@@ -185,8 +185,8 @@ class Worker:
     def _open(self, handlers: Handlers) -> bool:
         """Has the handlers' event loop await every `open`; returns False if a drain begins.
 
-        The loop writes the heartbeats meanwhile. By this, the supervisor finds an `open` that
-        blocks the loop for ever, just as it finds an `__init__` that blocks for ever.
+        The loop writes the heartbeats meanwhile. They stop if an `open` blocks the loop for ever,
+        and the supervisor sees that, just as it sees an `__init__` that blocks for ever.
         """
         timeout_s = self._config.workers.handler_timeout
         opening = handlers.open(timeout_s, self._write_heartbeat)
@@ -365,7 +365,7 @@ class Worker:
 
     @property
     def _kept_s(self) -> float:
-        """The seconds at the end of a drain that are kept for publishing and committing."""
+        """The seconds at the end of a drain that are reserved for publishing and committing."""
         return min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
 
     def _serve(self, loop: PollLoop, reporter: StatusReporter) -> None:
@@ -393,7 +393,7 @@ class Worker:
                 self._enter(Phase.RUNNING)
 
     def _drain(self, loop: PollLoop, reporter: StatusReporter) -> None:
-        """Lets running handlers end, and publishes and commits what they did."""
+        """Lets running handlers end, then publishes and commits their outcomes, as time allows."""
         loop.stop_taking()
         while not loop.idle and time.monotonic() < self._drain_by - self._kept_s:
             loop.turn()

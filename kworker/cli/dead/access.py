@@ -34,7 +34,11 @@ logging.getLogger("librdkafka").addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The topics and dead letters that a command uses, as they were when the command began."""
+    """The configuration, topics and dead letters that a command uses.
+
+    `topics` has the topics as they were when the command began. `dead` reads only dead letters that
+    existed then.
+    """
 
     config: Config
     topics: Mapping[str, TopicInfo]

@@ -48,17 +48,20 @@ class TopicLag:
 
     @property
     def records(self) -> int | None:
-        """The number of offsets from the group's positions on; None if the topic is missing."""
+        """The number of offsets from the positions to the ends; None if the topic is missing."""
         return sum(each.position.behind for each in self.partitions) if self.exists else None
 
     @property
     def unfinished(self) -> int | None:
-        """The number of offsets that the group will still run; None if the topic is missing."""
+        """The number of offsets that the group has not finished; None if the topic is missing."""
         return sum(each.position.unfinished for each in self.partitions) if self.exists else None
 
     @property
     def age_s(self) -> float | None:
-        """The greatest known `age_s` of the partitions; see `_oldest`."""
+        """The greatest known `age_s` of the partitions.
+
+        None if no age is known, or if all known ages are 0 and another is unknown.
+        """
         return _oldest(each.age_s for each in self.partitions)
 
 
@@ -134,9 +137,9 @@ def survey(
 ) -> LagReport:
     """Reads the lag of every group of the service. Raises Unreachable if no broker answers.
 
-    `read_heads` is `HeadReader.heads`. Ends of partitions are those before any open transaction,
-    because the groups do not read beyond. A position is the committed one, even if an open
-    transaction may change it.
+    `read_heads`, which is `HeadReader.heads`, reads the first unfinished record of each partition.
+    A partition counts only up to its first open transaction, because the groups do not read beyond
+    that. A position is the one that is committed now, even if an open transaction may change it.
     """
     existing = admin.topic_names()
     read = [*source_topics(config, existing), config.requeue_topic]
@@ -163,7 +166,7 @@ def _delay_topics(config: Config, existing: Iterable[str]) -> list[str]:
 
 
 class GroupSurvey:
-    """Reads the lag of one group after another, in partitions whose offsets are known."""
+    """Reads the lag of groups; the caller gives it the offsets that each partition holds."""
 
     def __init__(
         self,
@@ -190,7 +193,7 @@ class GroupSurvey:
         ]
 
     def delays(self, config: Config, topics: Sequence[str]) -> list[DelayLag]:
-        """Returns the records that wait in each of these delay topics."""
+        """Returns how many records wait in each of these delay topics, and the next due time."""
         rows, heads = self._read(delay_group(config), topics)
         return [self._delay(delay_ms(config, topic), topic, rows, heads) for topic in topics]
 
@@ -220,6 +223,6 @@ class GroupSurvey:
 
 
 def _passed(row: GroupPosition) -> Settled:
-    """Returns what the group will not run: what is settled, and what has expired."""
+    """Returns the offsets that the group will not run: settled ones, and those deleted by Kafka."""
     settled = row.settled or Settled(0)
     return settled._replace(position=max(settled.position, row.low))

@@ -57,7 +57,7 @@ def _delay(lag: DelayLag) -> dict[str, Any]:
 
 
 def render(report: LagReport, *, partitions: bool) -> Group:
-    """Returns a report as lines and tables for a terminal; with `partitions`, one row for each."""
+    """Returns a report for a terminal: one row a topic, or with `partitions` one a partition."""
     lags = [*report.topics, *report.tables.values()]
     return Group(
         _head(report),

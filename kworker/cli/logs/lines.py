@@ -1,4 +1,4 @@
-"""Lines of the service's log: their level, and how a person and a program see them."""
+"""Lines of the service's log: their level, and their text for a terminal or as JSON."""
 
 import json
 import re

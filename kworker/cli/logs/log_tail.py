@@ -1,4 +1,4 @@
-"""The end of a log file, and what is added to it, whatever happens to the file meanwhile."""
+"""Reads the end of a log file, and the lines added later, also if the file is rotated or cut."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ _READ_BYTES = 1 << 20  # of what was added, at once
 
 
 class LogTail:
-    """Reads a file of lines from its end, and follows the file of that name. Used by one thread.
+    """Reads the last lines of a file, then the lines that are added to it. Used by one thread.
 
-    Another file may take the name (rotation), and the file may be cut (truncation). The file that
-    had the name before is read on, since some processes write to it for a second more. No call
-    waits.
+    If another file takes the name (rotation), reads that file, too, and the former one for a while,
+    since some processes write to it for a second more. If the file is truncated, reads it from its
+    start. No call waits.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,9 +26,10 @@ class LogTail:
         self._before: _FollowedFile | None = None
 
     def last(self, count: int, wanted: Callable[[bytes], bool]) -> list[bytes]:
-        """Returns the last `count` lines for which `wanted` is True; `added` goes on after them.
+        """Returns the last `count` lines for which `wanted` is True.
 
-        A last line without a line break is not among them.
+        A last line without a line break is not among them. The next call of `added` returns lines
+        that are added after this call.
         """
         lines = self._file.backwards()
         self._file.unfinished = next(lines)
@@ -60,7 +61,7 @@ class LogTail:
             self._before.close()
 
     def _replacement(self) -> "_FollowedFile | None":
-        """Opens the file that has the name now; None if that is still the same file."""
+        """Opens the file that has the name now; None if it is still the same file, or missing."""
         try:
             return None if self._file.is_at(self._path) else _FollowedFile(self._path)
         except FileNotFoundError:  # between two files of that name
@@ -79,7 +80,7 @@ class _FollowedFile:
         return os.path.samestat(path.stat(), os.fstat(self._file.fileno()))
 
     def take_unfinished(self) -> list[bytes]:
-        """Returns the text after the last line break as a line, since the file has ended."""
+        """Returns the text after the last line break as a line, since no more text will follow."""
         unfinished, self.unfinished = self.unfinished, b""
         return [unfinished] if unfinished else []
 
@@ -101,7 +102,7 @@ class _FollowedFile:
         yield begin
 
     def read_on(self) -> list[bytes]:
-        """Returns the lines added since the last call; if the file was cut, all that it has."""
+        """Returns lines added since the last call; after a truncation, lines from the start."""
         if os.fstat(self._file.fileno()).st_size < self._position:
             self._position, self.unfinished = 0, b""
         self._file.seek(self._position)

@@ -1,4 +1,4 @@
-"""The destination of a service's log lines: a file that can be read here, or elsewhere."""
+"""The destination of a service's log lines: a file, the journal, a terminal or a pipe."""
 
 import os
 from pathlib import Path

@@ -32,7 +32,7 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """The workers for a load, and what they follow from.
+    """The workers, partitions and settings for a load, and the limits they were computed from.
 
     `keys` are those of `[workers]` to set, with sizes in bytes and times in seconds. `now` has the
     workers of the configuration, if there is one, and the records a second that they do at most.
@@ -73,9 +73,10 @@ def estimate(question: PlanQuestion, config: Config | None) -> CapacityPlan:
 
 
 def _measured(config: Config | None) -> Measured:
-    """Returns the lowest measured rate that applies.
+    """Returns the rate that the benchmark measured with the features of this configuration.
 
-    Exactly-once delivery and idempotency were measured each by itself, not together.
+    Exactly-once delivery and idempotency were not measured together: with both, returns the lower
+    of their two rates.
     """
     found = [capacity.RESULTS]
     if config and config.delivery.guarantee == "exactly-once":

@@ -66,7 +66,10 @@ LinesOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record and its headers: the client must be asked for the headers of a record only once."""
+    """A record and its headers: the client must be asked for the headers of a record only once.
+
+    `unreadable` is the reason why the headers cannot be read, else "".
+    """
 
     raw: RawMessage
     headers: HeaderList

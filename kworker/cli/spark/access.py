@@ -1,4 +1,4 @@
-"""The needs of commands that change tables: the `[spark]` section, a table, the job's lease."""
+"""What commands that change tables need: the `[spark]` section, a table, the job's lease."""
 
 import time
 from collections.abc import Iterator
@@ -38,7 +38,8 @@ def held(config: Config) -> Iterator[Lease]:
     """Holds the lease, a lock on the folder of checkpoints, so that no Spark job starts meanwhile.
 
     Raises AlreadyRunning if another process holds the lease, or if the service has jobs on other
-    hosts, where the lease has no effect; KworkerError if the folder cannot be locked.
+    hosts, where the lease has no effect. Raises KworkerError if the folder cannot be locked, or if
+    Kafka does not answer.
     """
     spark = configured(config)
     lease = Lease(spark.checkpoints)
@@ -60,7 +61,8 @@ def held(config: Config) -> Iterator[Lease]:
 def _refuse_elsewhere(config: Config) -> None:
     """Raises AlreadyRunning if the service has Spark jobs on other hosts.
 
-    A killed job stays in the jobs' group until its session times out, so the check waits that long.
+    These jobs are members of a consumer group. A killed job stays in it until its session times
+    out, so the check waits that long for the group to be empty.
     """
     # Imported only where a broker is needed.
     from kworker.clients import roster

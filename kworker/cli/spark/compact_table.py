@@ -57,8 +57,9 @@ def _lease(
 def _refusals(tables: Sequence[TableSettings], busy: str) -> dict[str, KworkerError]:
     """Returns an error for each table that cannot be compacted, by the table's name.
 
-    The table has a format or mode that rules it out. Or the table allows one writer only, and
-    another process holds the lock on the checkpoints: then `busy` is a message about this process.
+    A table cannot be compacted if its format or mode rules that out. Nor can it be if it allows one
+    writer only, and another process holds the lock on the checkpoints. `busy` is a message about
+    that process, or "" if there is none.
     """
     from kworker.spark.compaction import refusal
 

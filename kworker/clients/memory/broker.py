@@ -62,9 +62,9 @@ class MemoryTopic:
 class MemoryKafka:
     """A broker in memory, with its topics, its groups and a history of their commits.
 
-    A test may set three switches. While `up` is False, no client can reach the broker. While
+    A test may set four switches. While `up` is False, no client can reach the broker. While
     `writable` is False, the broker does not answer producers. While `coordinated` is False, the
-    broker does not answer requests about groups.
+    broker does not answer requests about groups. While `tells_ids` is False, it tells no topic ids.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:

@@ -113,7 +113,7 @@ class MemoryConsumer:
         return [at for at in partitions if at in pending]
 
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
-        """Begins to read partitions at these positions (None: first offset) after `resume`."""
+        """Assigns partitions, paused. `resume` begins at these positions (None: first offset)."""
         self._fetches = {
             at: _Fetch(self._kafka.log(at).low if position is None else position)
             for at, position in positions.items()
@@ -167,7 +167,7 @@ class MemoryConsumer:
         return MemoryGroupMetadata(self._group, self._member, self._member.generation)
 
     def close(self) -> None:
-        """Revokes all partitions; a dynamic member leaves the group."""
+        """Revokes all partitions. A dynamic member leaves the group, a static one stays in it."""
         self._give_up()
         if not self._static:
             self._leave()
@@ -212,9 +212,10 @@ class MemoryConsumer:
             self._listener.committed(None if error is None else str(error))
 
     def _follow_group(self) -> None:
-        """Follows one decision of the group about this consumer.
+        """Acts on a change of this consumer's membership. One call acts on one change.
 
-        The group may have fenced it, ended its session, or revoked or assigned its partitions.
+        Leaves the group after `unsubscribe`. Reports that it is fenced. Joins again after the end
+        of its session. Gives up its partitions for a rebalance. Takes up a new assignment.
         """
         if self._is_new:
             self._is_new = False
@@ -260,7 +261,7 @@ class MemoryConsumer:
         return [self._fetches[at] for at in partitions if at in self._fetches]
 
     def _fetch(self, most: int) -> list[RawMessage]:
-        """Reads each partition in turn, beginning with the one that has waited longest."""
+        """Returns up to `most` records and events; partitions that were read last come last."""
         taken: list[RawMessage] = []
         for at in list(self._fetches):
             if len(taken) >= most:

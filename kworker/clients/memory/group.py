@@ -35,7 +35,7 @@ class MemoryMember:
         self.expelled = False  # its session is over
 
     def fetch_assignment(self) -> list[PartitionId] | None:
-        """Returns the assignment once in each generation, else None."""
+        """Returns a new assignment at the first call after it was made; else None."""
         if self.answered:
             return None
         self.answered = True

@@ -154,7 +154,11 @@ class MemoryRedisClaims:
         return state
 
     def _take_up(self, name: str, source: str, kept: KeptOutcome, *, taken: bool) -> KeptOutcome:
-        """Takes up a kept outcome for the record at `source`, if that may be; returns its state."""
+        """Lets the record at `source` take up an event's kept outcome if it may; returns the state.
+
+        The outcome's own record may. Another record may once nobody has taken up the outcome for
+        `own_record_s`. If `taken`, the outcome's owner is dead, and the outcome has no owner now.
+        """
         age_s = self._claim_s - self._redis.left_s(name)
         if source == kept.source or (not kept.owner and age_s >= self._own_record_s):
             kept = KeptOutcome(source, kept.outcome, self._owner)

@@ -7,7 +7,7 @@ from kworker.core.message import PartitionId
 
 
 class MemoryWatch:
-    """The twin of `KafkaWatch` for tests: every answer is there at once."""
+    """The twin of `KafkaWatch` for tests: every answer is available at once."""
 
     rejection = ""
 
@@ -21,7 +21,10 @@ class MemoryWatch:
         self._facts = list(topics)
 
     def facts(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Returns the size limits and the partition counts of the topics that exist."""
+        """Returns the size limits and the partition counts of the topics that exist.
+
+        Returns None if `ask_facts` was not called since the last answer.
+        """
         asked, self._facts = self._facts, []
         there = {name: topic for name in asked if (topic := self._kafka.topic(name))}
         limits = {name: topic.max_message_bytes for name, topic in there.items()}
@@ -38,7 +41,10 @@ class MemoryWatch:
         self._asked = list(topics)
 
     def partitions(self) -> dict[str, int] | None:
-        """Returns the partition counts; {} while the broker is away."""
+        """Returns the partition counts; {} while the broker is away.
+
+        Returns None if `ask_partitions` was not called since the last answer.
+        """
         asked, self._asked = self._asked, []
         if not asked or not self._kafka.up:
             return {} if asked else None

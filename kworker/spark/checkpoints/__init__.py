@@ -1,1 +1,1 @@
-"""The progress of each table: checkpoints, marks of commits, and the check before a start."""
+"""The progress of each table: checkpoints, marks in commits, and the check before a start."""

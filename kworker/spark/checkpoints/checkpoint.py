@@ -20,7 +20,9 @@ class Checkpoint:
     """The progress of a query, as Spark's checkpoint records it.
 
     For each batch Spark saves its range of offsets (the batch is planned), writes the rows, and
-    then saves a commit file (the batch is finished).
+    then saves a commit file (the batch is finished). `planned` is the number of the last planned
+    batch, `finished` of the last that is certainly in the table. The planned batch begins at
+    `begun` and ends at `reached`; `begun` is empty if the checkpoint does not have the begin.
     """
 
     planned: int  # the last batch whose range is fixed
@@ -58,7 +60,7 @@ def read_checkpoint(folder: Folder, topic: str) -> Checkpoint | None:
 
 
 def query_of(folder: Folder) -> str:
-    """The id of the query that this checkpoint belongs to; "" if it has none or is unreadable."""
+    """The id of the query that this checkpoint belongs to; "" if the id is not readable."""
     try:
         return _identity(folder)
     except Damaged:
@@ -89,9 +91,9 @@ def _finished(planned: list[int], noted: list[int]) -> int:
 
 
 def _identity(folder: Folder) -> str:
-    """Reads the query's id from the file `metadata`.
+    """Reads the query's id from the file `metadata`. Raises Damaged if the file has none.
 
-    Without this file Spark would make a new id, which no commit in the table names.
+    Without an id Spark would make a new one, which no commit in the table names.
     """
     path = f"{folder}/metadata"
     found = parse_object(path, read_text(folder, "metadata"))
@@ -160,14 +162,18 @@ def remove_plan(folder: Folder, batch: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSurvey:
-    """The positions that are still readable in a checkpoint, which may be damaged."""
+    """The positions that are still readable in a checkpoint, which may be damaged.
+
+    `settled` has the end of the last finished batch whose file is readable; the table has all
+    results before it. `reached` has the end of the last planned batch whose file is readable.
+    """
 
     settled: Positions  # the end of the last finished batch, or of one before it
     reached: Positions  # the end of the last batch that may be in the table
 
 
 def survey(folder: Folder, topic: str) -> CheckpointSurvey:
-    """Reads from a checkpoint, which may be damaged, the positions that a reset needs."""
+    """Reads the ends of the last finished and planned batches; the checkpoint may be damaged."""
     batches = _batches(folder, "offsets")
     ends = {batch: _end(folder, batch, topic) for batch in batches[-3:]}
     known = {batch: end for batch, end in ends.items() if end is not None}

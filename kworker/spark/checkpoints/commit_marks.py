@@ -109,9 +109,10 @@ def step(
 ) -> BatchStep:
     """Decides whether to write a batch, to leave it out, or to stop the query.
 
-    `last_mark` is the entry that kworker made in the metadata of the last batch's commit. `begin`
-    has the positions at which the batch begins; None for a query's first batch, since its
-    checkpoint does not have them.
+    Leaves out a batch that is in the table. Stops the query if the batch does not begin where the
+    table ends, since another job has then written to the table. `last_mark` is the entry that
+    kworker made in the metadata of the last batch's commit. `begin` has the positions at which the
+    batch begins; None for a query's first batch, since its checkpoint does not have them.
     """
     if last_mark is not None and (last_mark.query, last_mark.batch) == (query, batch):
         return BatchStep.LEAVE

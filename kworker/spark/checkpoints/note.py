@@ -1,4 +1,4 @@
-"""kworker's note in a checkpoint, and the draft of a reset beside it."""
+"""kworker's own file (note) in a checkpoint, and a reset's new checkpoint beside the old one."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -19,10 +19,10 @@ class Note:
 
     The file names the results topic and tells if batches are merged into the table. The checkpoint
     begins at the positions `start`; None is the beginning of the topic. `at_ms` is the time at
-    which a person chose these positions; 0 if the query is to continue where the table ends. Only a
-    reset to the end of the table fills `missing`. It has, by partition, the offset of that end if
-    the topic did not hold this offset any more; `start` then has the nearest one. In all other
-    partitions, the query is to continue where the table ends.
+    which a person chose these positions; 0 if the query is to continue where the table ends.
+    `missing` is empty except after a reset to the end of the table. It then has the partitions in
+    which the topic no longer held the offset of that end, with this offset; for them, `start` has
+    the nearest offset held. In all other partitions, the query continues where the table ends.
     """
 
     topic: str

@@ -37,7 +37,7 @@ class Reset:
 
     @property
     def missing(self) -> Positions:
-        """The requested position of each partition that does not hold it.
+        """The requested position of each partition that does not hold this offset.
 
         Empty if it is not known how far the table had come.
         """

@@ -1,4 +1,4 @@
-"""Results set aside in a checkpoint, since a table's transform fails on them."""
+"""Results left out of a table and saved in its checkpoint, as the transform fails on them."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def count_try(folder: Folder, batch: int) -> int:
     """Counts a further failure of this batch, and returns how often it has failed so far.
 
     The number is kept in the checkpoint: a job that ends by itself gives up after a few tries, and
-    the next job is to continue the count. A damaged file counts as none.
+    the next job is to continue the count. If the file is damaged, the count begins at 1 again.
     """
     try:
         last = json.loads(folder.read(_TRIES) or b"{}")

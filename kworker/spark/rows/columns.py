@@ -104,7 +104,7 @@ def missing_columns(table: TableSettings, columns: list[str]) -> list[str]:
 
 
 def misfit_column(schema: StructType) -> str:
-    """Chooses a name, not used by the schema, for the column of texts that do not fit it."""
+    """Chooses a name that the schema lacks, for the column of texts that do not fit the schema."""
     taken = {name.casefold() for name in schema.names}
     name = "_misfit"
     while name in taken:

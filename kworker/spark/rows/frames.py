@@ -139,7 +139,7 @@ def keeps_state(rows: DataFrame) -> bool:
 def rows_of(stream: DataFrame, table: TableSettings) -> DataFrame:
     """The rows before any transform: source position, key, columns and `_rescued`.
 
-    For a transform, they also hold the Kafka record itself.
+    If the table has a transform, they also hold the Kafka record itself.
     """
     records = _parsed_headers(stream)
     foreign = f.count_if(~f.expr(IS_RESULT)).alias("foreign")

@@ -53,7 +53,8 @@ def ending_offsets(topic: str, end: Mapping[int, int]) -> str:
 def client_properties(common: Mapping[str, Value]) -> dict[str, str]:
     """Translates librdkafka's properties into those of Java's client.
 
-    Leaves out the properties for which kworker knows no counterpart, but never one for security.
+    Leaves out the properties for which kworker knows no counterpart. Raises ConfigError if one of
+    these is for security.
     """
     given = {_RENAMED.get(name, name): value for name, value in common.items()}
     same = {name: str(given[name]) for name in _SAME if name in given}

@@ -1,1 +1,1 @@
-"""Spark itself: its archives, its settings, its JVM and the session in it."""
+"""Spark itself: its jar files, its settings, its JVM and the session in it."""

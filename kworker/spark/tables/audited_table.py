@@ -12,7 +12,10 @@ Fault = Literal["missing", "repeated", "unexplained"]
 
 
 class RowFault(NamedTuple):
-    """A difference between a table and the results topic, at one result."""
+    """A difference between a table and the results topic: a missing or repeated result.
+
+    `rows` is the number of rows that the table has of this result.
+    """
 
     fault: Fault
     source: Source

@@ -49,7 +49,10 @@ class DeltaLog:
         return None if lines is None else _commit(number, lines)
 
     def last_version(self, application: str) -> int:
-        """The version of the last Delta transaction with this application id; -1 without one."""
+        """The version of the last Delta transaction with this application id; -1 without one.
+
+        Searches the latest commits. Loads Delta's snapshot only if these do not decide it.
+        """
         last = None
         for last in islice(self.commits(), _RECENT):
             if application in last.transactions:

@@ -32,8 +32,8 @@ Place = tuple[int, int]
 class ExaminedBatch:
     """The records of a batch that could not be written, and the table's transform.
 
-    Spark keeps the records until `close`. Each method runs jobs of Spark. It raises Spark's errors,
-    ValueError or TransformRaised if these fail for another reason than a result.
+    Spark keeps the records until `close`. Each method runs Spark jobs. If one fails, and no result
+    can be the reason, the method raises Spark's error, ValueError or TransformRaised.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ExaminedBatch:
 
 
 def is_of_data(error: Exception) -> bool:
-    """True if a row may have caused the error; False for a cancelled job or lost results."""
+    """True if a row may have caused the error; False for a cancelled job or data lost in Kafka."""
     text = str(error)
     return _OF_DATA.search(text) is not None and "KAFKA_DATA_LOSS" not in text
 

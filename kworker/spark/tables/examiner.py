@@ -38,13 +38,14 @@ Found = dict[Place, str]
 
 
 class ResultsSetAside(KworkerError):
-    """Raised when results were set aside, so that the batch is written again without them."""
+    """Raised when failing results were set aside: the batch is to be tried again without them."""
 
 
 class TransformFails(KworkerError):
-    """Raised when the transform fails on so many results that it must be wrong itself.
+    """Raised when the transform fails on so many results that they are not set aside.
 
-    Or a service that it calls is down. The batch is tried again later.
+    Then the transform itself is wrong, or a service that it calls is down. The whole batch is tried
+    again later.
     """
 
 
@@ -136,10 +137,11 @@ class Examiner:
         )
 
     def _check_all_bad(self, batch: int, number: int, why: str) -> None:
-        """Raises TransformFails if a batch may not be set aside as a whole, or not yet.
+        """Raises TransformFails unless all `number` results of the batch may be set aside.
 
-        If the transform fails on all results, either the transform is wrong, or a service that it
-        uses is down. Only a few such results may really be bad.
+        A whole batch may be set aside after ALL_BAD_TRIES tries. But whole batches that follow each
+        other, with no row written between them, may not have more than ALL_BAD_MAX results in all.
+        Then the transform is probably wrong, or a service that it uses is down.
         """
         if self._progress.rows != self._rows:
             self._all_bad = 0

@@ -1,4 +1,4 @@
-"""The fence of a table: only one job's commits get in, and each has a mark."""
+"""The interface of a table's fence: one job alone can commit, each time with a `CommitMark`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -29,9 +29,10 @@ class FileFence:
     Each batch is first written to a folder beside the table. Then the job creates a seal, which is
     a file that names the batch's query and positions. Seals are numbered: only one job can create
     the seal with the next number. A batch with a seal belongs to the table. This job, or the next
-    one, moves the batch's files there one by one. After a kill, a batch without a seal is written
-    again; a batch with a seal is only moved. Works on all file systems that Hadoop supports. But on
-    S3, a rename first looks for the target and then writes it: two jobs may create the same seal.
+    one, moves the batch's files to the table one by one. After a kill, a batch without a seal is
+    written again; a batch with a seal is only moved. Works on all file systems that Hadoop
+    supports. But on S3, a rename first looks for the target and then writes it: two jobs may create
+    the same seal.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:

@@ -1,4 +1,4 @@
-"""An Iceberg table's fence: its snapshots keep other jobs out."""
+"""The fence of an Iceberg table: a commit fails if another job has committed meanwhile."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -119,7 +119,10 @@ class IcebergFence:
         self._commit(replace if update else add, mark)
 
     def _commit(self, action: Callable[[], None], mark: CommitMark) -> None:
-        """Runs a commit; tries again if a writer that is no kworker job has committed first."""
+        """Runs a commit; tries again if a writer that is no kworker job has committed first.
+
+        Raises TableFenced if another kworker job has committed first, or if all tries fail.
+        """
         for attempt in range(_ATTEMPTS):
             try:
                 action()

@@ -1,4 +1,4 @@
-"""Tells by a table's columns if the first write may create it, without CREATE TABLE."""
+"""Tells by a table's columns if a write of rows may create the table, without CREATE TABLE."""
 
 import re
 from collections.abc import Sequence

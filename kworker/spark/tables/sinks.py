@@ -73,11 +73,11 @@ def table_exists(session: SparkSession, sink: Sink) -> bool:
 
 
 def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
-    """Creates the table if it does not exist, and adds new columns.
+    """Creates the table if it does not exist, and adds new columns; only checks Parquet files.
 
-    Raises Repartitioned or another ValueError for a table that differs in any other way,
-    AnalysisException for a path or name that the format refuses, and Damaged for a missing table to
-    which batches were written.
+    `wrote` is True if batches were written to the table: if it is missing then, raises Damaged.
+    Raises Repartitioned for other partition columns, another ValueError for columns that are gone
+    or have another type, and AnalysisException for a path or name that the format refuses.
     """
     # All nullable: a later change of the transform could not relax it.
     columns = StructType([StructField(c.name, c.dataType, True) for c in rows.fields])

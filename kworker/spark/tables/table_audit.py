@@ -90,9 +90,10 @@ def _audited(
 
 
 def _fault(table: TableSettings) -> str:
-    """SQL for the fault of one place, from its numbers of results and rows; NULL for none.
+    """SQL for the column `fault`, computed from the numbers of results and rows of one place.
 
-    A place (`_PLACE`) is a source position, the index of a result, and the source's timestamp.
+    The fault is `missing`, `repeated` or `unexplained` (rows without a result); NULL stands for
+    none. A place (`_PLACE`) is a source position, a result's index, and the source's timestamp.
     """
     rows_max = "results" if table.replays else "1"  # a replay's results are rows of their own
     return (

@@ -65,7 +65,7 @@ class ConsoleChild:
         return self._pid is not None
 
     def apply(self, config: Config, now: float) -> None:
-        """Starts the console anew at a reload, if a setting of it has changed."""
+        """Restarts the console at a reload, if its settings or those of the log have changed."""
         before, self._config = self._config, config
         if (before.console, before.log) == (config.console, config.log):
             return
@@ -95,7 +95,7 @@ class ConsoleChild:
         return not self.alive or now - self._stopped_at > _END_S
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """Handles the exit of a reaped child, if that child is the console."""
+        """Plans the next start if the reaped child is the console, and was not ended on purpose."""
         if pid != self._pid:
             return
         self._pid = None

@@ -103,7 +103,10 @@ class DelayChild:
         return [self._process] if self._process.alive else []
 
     def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
-        """Handles the exit of this child; returns an exit code if the whole service must end."""
+        """Plans the next start if the reaped child is the delay process.
+
+        Returns an exit code if the whole service must end, because Kafka fenced the process.
+        """
         process = self._process
         if pid != process.pid:
             return None

@@ -83,7 +83,7 @@ class Fleet:
         )
 
     def scale(self, size: int, now: float) -> None:
-        """Resizes the fleet as a person asked. Only logs a size that is out of range."""
+        """Resizes the fleet at an operator's request. Refuses and logs a size out of range."""
         if not 1 <= size <= self.size_max:
             _LOG.warning(
                 f"refused to run {size} workers: 1 to {self.size_max} are possible; for"
@@ -147,14 +147,14 @@ class Fleet:
         return [worker for worker in self.workers if worker.alive]
 
     def accept_dead(self) -> int:
-        """Has workers write the dead letters that they hold back; returns the number of workers."""
+        """Has all living workers write the dead letters that they hold; returns their number."""
         alive = self.living
         for worker in alive:
             worker.slot.words[Field.ACCEPT] = 1
         return len(alive)
 
     def on_exit(self, pid: int, code: int, now: float) -> ExitCode | None:
-        """Handles the exit of a worker; returns an exit code if the whole service must end."""
+        """Plans the restart of a worker that exited; returns a code if the service must end."""
         for worker in self.workers:
             if worker.pid == pid:
                 self._counters_of_dead.update(worker.slot.counters())

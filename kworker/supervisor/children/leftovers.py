@@ -1,4 +1,4 @@
-"""Processes that workers started and left behind: they are ended after their worker."""
+"""Ends the processes that a worker or its handlers started, if they outlive the worker."""
 
 import os
 import signal
@@ -14,7 +14,10 @@ _LOGGED_MAX = 10
 
 @dataclass(slots=True)
 class _Left:
-    """The processes that one worker left behind; `due` is the time of their next signal."""
+    """The processes that one worker left behind; `number` is the number of that worker.
+
+    `due` is the time of their next signal: SIGTERM, or SIGKILL once they were `terminated`.
+    """
 
     number: int
     due: float

@@ -98,7 +98,7 @@ class SparkJob:
             kill_group(self._pid)
 
     def on_exit(self, pid: int, code: int, now: float) -> None:
-        """Handles the exit of a reaped child, if that child is the job."""
+        """Decides if and when the job starts again, if the reaped child is the job."""
         if pid != self._pid:
             return
         reported = self._progress().get("reason")
@@ -178,9 +178,9 @@ def _tables(progress: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_standby(progress: Mapping[str, Any]) -> bool:
-    """Returns True if the job waits for the checkpoints or the leadership, which is no problem.
+    """Returns True if the job waits because another job holds its checkpoints, or leads.
 
-    The `reason` in the job's report then says what it waits for, such as another job that leads.
+    That is no problem. The `reason` in the job's report then says which of the two.
     """
     return progress.get("state") == "standby"
 

@@ -31,7 +31,11 @@ class ExitRequest(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of one process of a worker, for the log and the restart policy."""
+    """The end of one process of a worker, for the log and the restart policy.
+
+    The process had lived for `life_s` seconds, and had polled Kafka at least once if `polled` is
+    True. `in_hand` is the number of its records without a durable outcome.
+    """
 
     code: int  # a negative code is a signal
     life_s: float
@@ -44,7 +48,7 @@ class Death:
 
 
 class Totals(NamedTuple):
-    """Totals of a worker's process at the time `at`, which is in monotonic seconds."""
+    """A process's finished records, and its handlers' run time, up to `at` (monotonic seconds)."""
 
     at: float
     done: int  # records
@@ -193,7 +197,7 @@ class WorkerProcess:
         return answer
 
     def start_afresh(self, now: float) -> None:
-        """Makes the next start due at once, and forgets earlier deaths."""
+        """Forgets earlier deaths; makes the next start due at once if no process runs."""
         self._history = RestartHistory(self._policy)
         self._crashes = CrashSeries(self._policy)
         if not self.alive:

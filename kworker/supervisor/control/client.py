@@ -31,7 +31,7 @@ class ControlClient:
     def __init__(
         self, name: str, folder: StateFolder, answer_timeout_s: float = _ANSWER_TIMEOUT_S
     ) -> None:
-        """`name` stands for the service in errors."""
+        """`name` is the service's name in error messages; the time-out holds for each line."""
         self.name = name
         self._folder = folder
         self._answer_timeout_s = answer_timeout_s
@@ -108,7 +108,7 @@ class SupervisorHandle:
             pass
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Returns True if the process ends within `timeout_s`; None stands for no limit."""
+        """Waits up to `timeout_s`, or for ever if it is None; returns True if the process ended."""
         readable, _, _ = select.select([self._pidfd], [], [], timeout_s)
         return bool(readable)
 

@@ -32,7 +32,7 @@ class AsyncPool:
     runs_in_order: ClassVar[bool] = False
 
     def __init__(self, invoke: AsyncInvoke, hands: Sequence[Hand], loop: HandlerLoop) -> None:
-        """`loop` is the handlers' own, which runs before the first record and after the last."""
+        """`loop` belongs to `Handlers`: it is started before this pool, and ended after it."""
         self._invoke = invoke
         self._hands = hands
         self._free = list(range(len(hands)))  # touched by the loop's thread only
@@ -63,7 +63,7 @@ class AsyncPool:
         return self._handed > self._finished
 
     def slack_s(self) -> float:
-        """Returns the seconds for which the poll loop may leave outcomes in this pool.
+        """Returns the seconds that the poll loop may sleep before it collects this pool's outcomes.
 
         Returns 0 if a handler is free, so that the poll loop gives this handler a record soon.
         """
@@ -76,9 +76,10 @@ class AsyncPool:
         self._loop.call(self._begin, run)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
-        """Returns no records, but logs what blocks the loop. Called at each turn.
+        """Returns an empty list, but logs which code blocks the event loop, if any does.
 
-        The loop starts all records at once, so none waits behind another.
+        The loop starts all records at once, so none waits behind another. Called at each turn of
+        the poll loop.
         """
         self._watch.turn(has_work=self.has_work)
         return []

@@ -10,10 +10,11 @@ from kworker.worker.handlers.signature import Batching
 
 
 class BatchBuffer:
-    """A queue in which records of one handler wait for their batch. Owned by the poll thread.
+    """A queue in which records wait for their batch. Owned by the poll thread.
 
-    `batching` is None in a buffer whose batches have one record each: that of a handler which takes
-    one record at a time, and that of a method `dead`, called before a record becomes a dead letter.
+    With `batching`, the records are those of one batch handler. If `batching` is None, each batch
+    has one record: its handler takes one record at a time, or its handler's method `dead` is
+    called before the record becomes a dead letter.
     """
 
     def __init__(self, batching: Batching | None, size_max: int) -> None:

@@ -24,7 +24,7 @@ AsyncBatchCall = Callable[[Batching, BatchPart], Awaitable[PartOutcomes]]
 
 
 def call_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
-    """Calls the handler. May raise anything.
+    """Calls the handler; returns the outcome of each record. May raise anything.
 
     The list that the handler returns may be of the user's own class, whose methods may raise, too.
     """
@@ -32,5 +32,5 @@ def call_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
 
 
 async def await_handler(batching: Batching, part: BatchPart) -> PartOutcomes:
-    """Calls the coroutine function. May raise as `call_handler` does."""
+    """Does the same as `call_handler` for a handler that is a coroutine function."""
     return returned(len(part.records), await batching.call(part.items, part.messages))

@@ -81,7 +81,7 @@ class BatchPool:
         return bool(self._running) or self._buffers.longest_due(self._clock()) is not None
 
     def slack_s(self) -> float:
-        """Returns the seconds for which the poll loop may leave outcomes in this pool.
+        """Returns the seconds that the poll loop may sleep before it collects this pool's outcomes.
 
         Returns 0 if a batch may begin, so that the poll loop gives the pool records soon.
         """
@@ -211,7 +211,7 @@ class LoopRunners:
         self._loop.call(self._spawn, batch)
 
     def look(self, *, has_work: bool) -> None:
-        """Logs what blocks the loop."""
+        """Checks if a handler blocks the event loop; if so, logs which code. See `LoopWatch`."""
         self._watch.turn(has_work=has_work)
 
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:

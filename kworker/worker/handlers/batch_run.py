@@ -109,7 +109,7 @@ class HandlerBatch:
         self._completed.add(record)
 
     def note_call(self) -> None:
-        """Notes that the call for the records that `next` returned last has ended."""
+        """Stores how long the last call of the handler took. Called when that call has ended."""
         self.calls_s.append((time.monotonic_ns() - self._called_ns) / 1e9)
 
     def fail(self, error: BaseException) -> None:

@@ -35,17 +35,17 @@ class CompletionQueue:
         self._times: list[HandlerTimes] = []
 
     def new_times(self) -> HandlerTimes:
-        """Returns a place to count durations in, for one thread."""
+        """Returns a new object, in which one thread counts the durations that it measures."""
         times = HandlerTimes(Durations(), Durations())  # several threads may be here
         self._times.append(times)
         return times
 
     def run_times(self) -> list[int]:
-        """Returns the durations of all threads' runs, as `core.durations.total` does."""
+        """Returns the histogram of all threads' runs, in the form of `core.durations.total`."""
         return total([times.runs for times in list(self._times)])
 
     def wait_times(self) -> list[int]:
-        """Returns how long records waited for their handlers, as `core.durations.total` does."""
+        """Returns the histogram of waits before runs, in the form of `core.durations.total`."""
         return total([times.waits for times in list(self._times)])
 
     def wake(self) -> None:

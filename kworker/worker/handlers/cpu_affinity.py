@@ -49,7 +49,17 @@ class CpuLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CpuAffinityPolicy:
-    """The thresholds for choosing between one CPU and all, and the seconds between measurements."""
+    """The thresholds for choosing between one CPU and all, and the seconds between measurements.
+
+    Thresholds are shares from 0 to 1. The threads go to one CPU if this process uses less than
+    `little` of a CPU, and may stay while it uses less than `much`. They go to all CPUs, for
+    `shy_s` seconds at least, if this thread waits for a CPU more than `crowded` of the time. This
+    process is measured every `look_s` seconds.
+
+    Every `compare_s` seconds, their CPU is compared with the others. The threads move, with the
+    probability `leave`, to a CPU that is idle for `idle` of the time, if they use less than `alone`
+    of their own CPU, and it is idle for `full` of the time at most.
+    """
 
     look_s: float = 0.2
     little: float = 0.5  # of one CPU, used by the whole process: one is enough
@@ -164,7 +174,7 @@ class CpuAffinity:
 
 @functools.cache
 def _let_children_go() -> None:
-    """Lets a thread that starts a process use every CPU again.
+    """Installs an audit hook: a thread that is about to start a process may use every CPU again.
 
     Otherwise the new process could use only the CPU to which this thread is pinned.
     """
@@ -192,7 +202,7 @@ class _OwnThreads:
     Used by the poll thread. It must be fast, because handlers wait for the interpreter's lock
     meanwhile. A thread of the Kafka library is known by its name. To save time, the name of a
     thread that is already known is not read again. A client that is made by a pinned thread has
-    threads on that CPU: these are let go when their names are read.
+    threads on that CPU: these are unpinned when their names are read.
     """
 
     def __init__(self) -> None:

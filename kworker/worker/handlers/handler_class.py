@@ -52,7 +52,7 @@ def check_class(definition: Definition, found: type) -> None:
 
 
 def opens_on_loop(target: Any) -> bool:
-    """Returns True if an instance has a method `open` that its event loop is to await.
+    """Returns True if an instance has an `async def open`, which the handlers' loop must await.
 
     kworker does not call a plain `def open`, since `__init__` can do the same work.
     """

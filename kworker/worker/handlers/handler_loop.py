@@ -33,8 +33,8 @@ _CALLERS = {__file__, *(module.__file__ for module in (base_events, events, thre
 class HandlerLoop:
     """A thread with an event loop, uvloop's if that is installed, that runs handlers' coroutines.
 
-    After `stop` nothing is called any more, but what runs goes on. At the `end`, the thread cancels
-    what still runs, and closes the loop. Owned by `Handlers`.
+    After `stop`, functions that are passed to `call` are not called any more, but coroutines that
+    run go on. `end` cancels those that still run, and closes the loop. Owned by `Handlers`.
     """
 
     def __init__(self, new_loop: NewLoop = NEW_LOOP) -> None:
@@ -56,7 +56,7 @@ class HandlerLoop:
     def run(self, function: Callable[[], Awaitable[_Returned]]) -> "Future[_Returned]":
         """Awaits what `function` returns, on the loop. Called by any thread.
 
-        Unlike `call`, this also works after `stop`; `end` cancels it.
+        Unlike `call`, this also works after `stop`. `end` cancels what is still awaited.
         """
 
         async def awaited() -> _Returned:
@@ -98,7 +98,7 @@ class HandlerLoop:
         register_after_fork(self, lambda _: sys.setprofile(None))
 
     def stop(self) -> None:
-        """Lets nothing further be called. Called by any thread."""
+        """Drops all functions that `call` has yet to call, now and later. Called by any thread."""
         self._stopped = True
 
     def end(self) -> None:

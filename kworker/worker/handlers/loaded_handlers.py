@@ -97,8 +97,8 @@ class Handlers:
         record. If an `open` raises, or takes longer than `timeout_s`, the others are closed, the
         loop ends, and the future gets the exception.
 
-        Meanwhile the loop calls `alive` every second; not if an `open` blocks it, or goes on after
-        its time-out has cancelled it.
+        Meanwhile the loop calls `alive` every second. It does not while an `open` blocks it, nor
+        for an `open` that ignores its cancellation after `timeout_s`.
         """
         opened: Future[None] = Future()
         if self.is_async:
@@ -159,7 +159,7 @@ async def _opened(
 
 
 async def _show_life(alive: Callable[[], None], until: float) -> None:
-    """Calls `alive` every second until a time of the loop's clock."""
+    """Calls `alive` every second until the event loop's clock reaches `until`."""
     while asyncio.get_running_loop().time() < until:
         alive()
         await asyncio.sleep(ALIVE_EVERY_S)

@@ -28,11 +28,12 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class LoopWatch:
-    """Asks the event loop now and then for a sign of life; owned by the poll thread.
+    """Detects that one task blocks the event loop, and logs where; owned by the poll thread.
 
-    If the loop does not answer, and one task runs all the time, the watch logs where that task is.
-    A loop that is late because many tasks have work for it is not blocked. While handlers run, the
-    watch costs at most one callback every `LOOK_EVERY_S` seconds.
+    While handlers run, the watch schedules a callback on the loop, at most one every `LOOK_EVERY_S`
+    seconds. If the callback is late, and one and the same task runs for `BLOCKED_S` seconds, the
+    watch logs where that task is. A loop that is late because many tasks have work for it is not
+    blocked.
     """
 
     def __init__(self, loop: HandlerLoop, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +45,10 @@ class LoopWatch:
         self._again_at: dict[str, float] = {}  # by place: when it may be named again
 
     def turn(self, *, has_work: bool) -> None:
-        """Called at each turn of the poll thread; `has_work` is True while handlers run."""
+        """Checks the event loop, at most every `LOOK_EVERY_S` seconds; logs where it is blocked.
+
+        Called at each turn of the poll thread. `has_work` is True while handlers run.
+        """
         now = self._clock()
         suspended = now - self._turned_at > _GAP_S
         self._turned_at = now
@@ -87,7 +91,10 @@ class LoopWatch:
 
 @dataclass(frozen=True, slots=True)
 class _RunningTask:
-    """The task that runs while the loop does not answer; `since` is when it was first seen."""
+    """The task that runs while the loop is late with the watch's callback.
+
+    `since` is when the task was first seen. `told` is True once the task has been logged.
+    """
 
     task: Callable[[], "asyncio.Task[Any] | None"]  # a weak reference
     since: float
@@ -95,7 +102,7 @@ class _RunningTask:
 
 
 def _no_task() -> None:
-    """Replaces the weak reference to a task if the loop runs a callback instead of a task."""
+    """Stands for the weak reference to the running task when the loop runs no task."""
 
 
 def blocking_place(innermost: FrameType | None) -> str:

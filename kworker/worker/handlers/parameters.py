@@ -21,7 +21,10 @@ _ANYTHING = (Message, Any, object, inspect.Parameter.empty)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter without a default. In a batch handler, `type` is that of the list's elements."""
+    """A parameter without a default. In a batch handler, `type` is that of the list's elements.
+
+    `written` is the parameter as the source code has it, with its annotation.
+    """
 
     name: str
     written: str  # as the code has it: "order: Order"
@@ -38,9 +41,9 @@ class Parameter:
 
 
 def function_of(found: Any) -> Any:
-    """Returns the function that has the parameters of a function, class or instance.
+    """Returns a function as it is, and for a class or an instance its method `__call__`.
 
-    For a class without `__call__` that is None.
+    Returns None for a class without `__call__`.
     """
     if inspect.isclass(found):
         return method_of(found, "__call__")
@@ -76,7 +79,8 @@ def needed_parameters(function: Any) -> list[inspect.Parameter]:
 def read_parameters(definition: Definition, function: Any) -> list[Parameter]:
     """Returns the one or two parameters for which the handler needs arguments.
 
-    Raises UnfitHandler if there are others, or if a type is not defined.
+    Raises UnfitHandler if the handler needs no argument, more than two, or one by keyword; if its
+    parameters cannot be determined; or if a type is not defined.
     """
     try:
         needed = needed_parameters(function)

@@ -35,7 +35,7 @@ class RunCost:
         self._sample = _Sample(record_s, computing)
 
     def learn(self) -> None:
-        """Takes the last measurement into account, if there is a new one."""
+        """Updates the moving averages with the last measurement, if there is a new one."""
         sample, known = self._sample, self._known
         if sample is not known:
             self._sample = self._known = _Sample(

@@ -94,7 +94,7 @@ class ThreadPool:
         return self._handed > sum(self._finished)
 
     def slack_s(self) -> float:
-        """Returns the seconds for which the poll loop may leave outcomes in this pool.
+        """Returns the seconds that the poll loop may sleep before it collects this pool's outcomes.
 
         Returns 0 if threads need work, so that the poll loop gives them records soon. Also returns
         0 if only one thread is of use. It has two runs at most, and would be idle if both took less

@@ -63,7 +63,7 @@ def holds_not_finite(value: Any) -> bool:
 
 
 def _refused_by(dumps: Callable[[Any], bytes]) -> Callable[[Any], str]:
-    """Returns a function that says why an encoder refuses a value; "" if it does not."""
+    """Returns a function that returns an encoder's error for a value; "" if there is no error."""
 
     def refusal(value: Any) -> str:
         try:

@@ -55,7 +55,10 @@ class ValueType:
 
 
 def is_built(annotation: Any) -> bool:
-    """Returns True for an annotation that `ValueType` is for, whether or not it can be built."""
+    """Returns True for a dict, dataclass or pydantic model `X`, and for `X | None`.
+
+    Does not check if pydantic can build the type.
+    """
     of = _without_none(annotation)
     origin = typing.get_origin(of) or of
     if not isinstance(origin, type):

@@ -126,7 +126,7 @@ class ClaimClient:
         return run
 
     def take_behind(self, taken: deque[Record], most: int) -> deque[Record]:  # noqa: ARG002
-        """Adds nothing to those taken: only the first record of a lane is claimed."""
+        """Returns `taken` as it is, because only the first record of a lane is claimed."""
         return taken
 
     def put_back(self, records: Iterable[Record]) -> None:
@@ -166,7 +166,7 @@ class ClaimClient:
     # -- ends of records --------------------------------------------------------------
 
     def settled(self, records: Iterable[Record]) -> None:
-        """Marks the events of these records as done, once all their outputs are durable."""
+        """Has Redis mark the events of these records, whose outputs are all durable, as done."""
         self._batch.settled.extend([record for record in records if record.claim])
 
     def released(self, records: Iterable[Record]) -> None:

@@ -46,7 +46,11 @@ class SharedState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClaimPolicy:
-    """The settings of `[idempotency]`."""
+    """The settings of `[idempotency]`.
+
+    `missing` says what happens to a record without an id, and `unavailable` what happens to records
+    while Redis does not answer.
+    """
 
     lease_s: float
     missing: Literal["process", "reject"] = "process"
@@ -57,8 +61,8 @@ class ClaimThread:
     """Talks to Redis in a thread of its own, for the claims of one worker and the `shared` state.
 
     Batches arrive in `inbox`, answers are appended to `answered`. Every call for claims is also a
-    heartbeat of this worker. Without claims, a heartbeat is sent every third of a lease, or every
-    second where there is shared state.
+    heartbeat of this worker. While there is nothing to claim, a heartbeat is sent every third of a
+    lease, or every second if there is shared state.
     """
 
     def __init__(
@@ -155,7 +159,7 @@ class ClaimThread:
     def _receive(self, wait_s: float) -> None:
         """Passes all `ClaimBatch`es in `inbox` to the table of claims.
 
-        Waits up to `wait_s` seconds for the first batch. Notes the end if None is in `inbox`.
+        Waits up to `wait_s` seconds for the first batch. After a None in `inbox`, the thread ends.
         """
         try:
             batch = self.inbox.get(timeout=wait_s) if wait_s > 0 else self.inbox.get_nowait()

@@ -25,8 +25,8 @@ class RedisOutbox:
     Owned by the claims thread. An update marks an event as done, releases a claim, or stores the
     results of a run for the next owner of its partition. An update that is sent twice does no harm,
     and any process may send it. So the updates that an ended process left in `folder` may be sent
-    by any other process of the instance. A file that cannot be read or written is logged, and keeps
-    no update from Redis.
+    by any other process of the instance. If a file cannot be read or written, that is logged, and
+    the updates in memory are sent to Redis all the same.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -184,9 +184,9 @@ class RedisOutbox:
 
     @contextmanager
     def _file_errors_logged(self) -> Iterator[None]:
-        """Leaves the `with` block at an error of a file; logs the first one of this process.
+        """Ends the `with` block at an OSError and suppresses it; logs only this process's first.
 
-        A file that is gone is no error: another process has sent its updates.
+        A missing file is not logged: another process has sent its updates.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""The guarantee at-least-once, and the protocol of both guarantees."""
+"""The guarantee at-least-once, and the interface of both guarantees."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -28,18 +28,18 @@ class DeliveryGuarantee(Protocol):
 
     @property
     def problems(self) -> list[str]:
-        """One line for each reason why outcomes wait."""
+        """One line for each present reason why outcomes cannot be published."""
 
     @property
     def busy(self) -> bool:
-        """True while a step of a transaction is under way."""
+        """True while a transactional call to Kafka runs, or the transaction is about to end."""
 
     @property
     def positions_readable(self) -> bool:
-        """True if no transaction of this worker can hide the group's committed positions."""
+        """False while a transaction of unknown end may block reads of the group's positions."""
 
     def nothing_pending(self, partitions: Collection[Partition]) -> bool:
-        """Returns True if nothing is under way, and these partitions have nothing to commit."""
+        """Returns True if no commit or transaction is under way, and these partitions need none."""
 
     def drained(self, going: Collection[Partition]) -> bool:
         """Returns True if nothing is left to do for these partitions but `give_up`."""
@@ -48,13 +48,14 @@ class DeliveryGuarantee(Protocol):
         """Notes in the ledgers that all outputs of these records are durable."""
 
     def turn(self, now: float) -> list[Record]:
-        """Goes on publishing. Returns records for the caller to settle.
+        """Takes one step of publishing: produces outputs, or reads what Kafka has answered.
 
-        Their outputs have become durable in Kafka since the last call.
+        Returns the records whose outputs have become durable since the last call. The caller then
+        settles these records.
         """
 
     def flush(self, now: float) -> None:
-        """Closes the present batch or transaction, as the commit interval is over."""
+        """Makes the present batch or transaction end, so that its records can be settled."""
 
     def commit(self, now: float) -> None:
         """Commits the positions that follow from settled records."""
@@ -65,13 +66,13 @@ class DeliveryGuarantee(Protocol):
     def drop(self, partition: Partition) -> list[Record]:
         """Forgets a partition that was given up or lost.
 
-        Returns those of its records that are published all the same, as soon as that is possible.
+        Returns those of its pending records whose outputs this worker still publishes.
         """
 
     def take_dropped(self) -> list[Record]:
         """Returns records whose partitions were given up or lost before publishing was complete.
 
-        Each such record is returned only once.
+        This worker does not publish them any more. Each record is returned only once.
         """
 
     def unpublished(self) -> list[Record]:
@@ -81,10 +82,16 @@ class DeliveryGuarantee(Protocol):
         """
 
     def brokers_answered(self, now: float, since: float) -> None:
-        """Notes that the brokers have been answering other clients since `since`."""
+        """Notes that the brokers have answered other clients since the time `since`.
+
+        If acknowledgements have been missing for too long since then, the producer is replaced.
+        """
 
     def end(self) -> bool:
-        """Ends publishing. Returns False while a transaction is open: then call it again."""
+        """Ends publishing, and aborts an open transaction unless its commit has begun.
+
+        Returns False while the transaction is open: then call `turn`, and `end` again.
+        """
 
 
 class AtLeastOnce:

@@ -1,4 +1,4 @@
-"""Commits of what is settled and owned, at most one of them under way."""
+"""Commits the positions of owned partitions; at most one commit is under way."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,9 @@ class Committing(Protocol):
 class CommitPolicy:
     """The settings of commits.
 
-    A commit interval ends after `interval_s` seconds, or earlier, after `records` outcomes.
+    A commit interval ends after `interval_s` seconds, or earlier, after `records` outcomes. If it
+    has outcomes and no record is in flight, it ends after `resting_s`. If a commit has no answer
+    for `answer_s`, another may be sent. Unchanged positions are sent again every `renew_s`.
     """
 
     interval_s: float
@@ -130,9 +132,9 @@ class Committer:
         partitions: Iterable[Partition],
         settling: SettlingOffsets = _NOTHING,
     ) -> None:
-        """Notes how many completed records each commit in `sent` covers.
+        """Notes how many settled records each position in `sent` covers.
 
-        The numbers are used once the group has accepted the commits.
+        Once the group has accepted the positions, `uncommitted` uses these numbers.
         """
         for partition in partitions:
             at = (partition.topic, partition.number)
@@ -199,9 +201,9 @@ class Committer:
         self.accept(sent)
 
     def answered(self, error: str | None) -> None:
-        """Handles the answer to the commit under way.
+        """Ends the commit under way: notes its positions as held by the group, or the error.
 
-        After an error, a later commit tries again.
+        `error` is None if the commit succeeded. After an error, a later commit tries again.
         """
         sent, self._sent = self._sent, None
         if error is None:

@@ -270,9 +270,9 @@ class ExactlyOnce:
                 self._abort(now, broken=broken)
 
     def _end(self, now: float) -> None:
-        """Commits the transaction, with the positions that its records allow.
+        """Commits the transaction, with the positions that follow once its records are settled.
 
-        When these positions are computed, the records of the transaction count as done already.
+        Aborts it instead if the partition of a record is closed, or has no new position.
         """
         settling = self._settling()
         positions = self._committer.to_commit(self._partitions.values(), settling)
@@ -307,10 +307,10 @@ class ExactlyOnce:
         return settled
 
     def _abort(self, now: float, *, why: str = "", broken: str = "") -> None:
-        """Aborts the transaction. Its records are published again, except those that Kafka refused.
+        """Aborts the transaction. Then its records go back to the outbox, if still owned.
 
-        `why` is a reason that does not lie with a topic. `broken` is a reason that lies with a
-        topic, but it is not known with which one.
+        `why` is the reason if no topic is at fault. `broken` is the reason if one of the topics is
+        at fault, but it is not known which one. Both are empty in all other cases.
         """
         self._broken = broken
         if why or broken:

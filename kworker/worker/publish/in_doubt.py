@@ -1,4 +1,4 @@
-"""Transactions whose end is not known, and fences by other processes."""
+"""Transactions whose end is not known, and fencings by other processes."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -52,9 +52,10 @@ class InDoubtTransaction:
     ) -> tuple[list[Record], list[Record]]:
         """Returns two lists: the records that were committed, and those that were not.
 
-        `held` has the present positions of the group. A record was committed if its partition has
-        the position that the transaction sent. It also was if that position, or the offset map with
-        it, covers the record: the partition's next owner may have gone on from there.
+        `held` has the group's present position for each partition. A record was committed if the
+        present position of its partition is the one that the transaction sent. It also was if the
+        present position, or its offset map, covers the record: the partition's next owner may have
+        committed a later position since.
         """
         there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         done = {each: _settled(held, each) for each in {r.partition for r in self.records}}
@@ -69,7 +70,14 @@ class InDoubtTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FencePolicy:
-    """The settings by which a process ends itself after too many fencings by other processes."""
+    """The settings by which a process ends itself after too many fencings by other processes.
+
+    The fencings of the last `within_s` seconds are counted. The process ends at `newborn_most` of
+    them while its service is new. This number grows to `most` until the service is `grown_s` old.
+    A fencing is not counted if the transaction was open for `limit_s`, or if a request failed
+    with a temporary error in the last `excuse_s`. The process takes its transactional id back after
+    `rest_s`.
+    """
 
     limit_s: float  # transaction.timeout.ms: the coordinator fences one that is open for longer
     excuse_s: float = 60.0  # after a passing refusal, a fence may be by our own past
@@ -92,6 +100,7 @@ class ForeignFence:
     """A fencing of this process by another process.
 
     It is number `nth` of the recent fencings. This process ends when the number reaches `most`.
+    Until then, it takes its transactional id back `rest_s` seconds after each fencing.
     """
 
     nth: int

@@ -17,7 +17,11 @@ _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 
 @dataclass(frozen=True, slots=True)
 class OutboxPolicy:
-    """The limits of waiting outputs, and the delays before a refused output is tried again."""
+    """The limits of waiting outputs, and the delays before a refused output is tried again.
+
+    The delay is `retry_s`. It is `retry_letter_s` for a retry or dead letter that its topic refuses
+    for good. A topic that did not answer is tried again after `retry_silent_s`, then ever later.
+    """
 
     bytes_max: int
     records_max: int
@@ -110,7 +114,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """True if so much is pending that no more records should be taken."""
+        """True if so much is pending that no more records should be taken from Kafka."""
         return self._bytes >= self.policy.bytes_max or self.pending >= self.policy.records_max
 
     @property
@@ -173,9 +177,10 @@ class Outbox:
     def first_refused(
         self, topic: str, refused: KafkaRequestError, under_way: Collection[Record], now: float
     ) -> None:
-        """Handles the client's refusal to send the first waiting record.
+        """Removes the first record from `waiting`, because the client refused to send it.
 
-        `under_way` are records that the client accepted before.
+        If its output is too large, the record becomes undeliverable. If not, `topic` backs off, and
+        the record waits in `refusals`. `under_way` are records that the client accepted before.
         """
         record = self.waiting.popleft()
         if isinstance(refused, Oversized):

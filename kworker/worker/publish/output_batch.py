@@ -20,7 +20,7 @@ Raises QueueFull, and KafkaRequestError.
 
 
 class FillResult(Enum):
-    """The reason why a batch takes no more records."""
+    """The reason why `OutputBatch.fill` has produced no more outputs."""
 
     ALL = auto()  # it has all that waits, or that may be taken in one turn
     QUEUE = auto()  # the producer's queue is full
@@ -110,10 +110,10 @@ class OutputBatch:
     def finish(self, now: float, *, silence: bool = False) -> list[Record]:
         """Empties the batch when all delivery reports have come. Returns the records in Kafka.
 
-        The records with a failed delivery go back to the outbox; for `silence` see its `returned`.
-        If only some outputs of the last record are produced, its other outputs go into the next
-        batch. But if any delivery of this batch failed, this last record goes back to the outbox,
-        too: it may be at fault.
+        The records with a failed delivery go back to the outbox. With `silence`, topics that did
+        not answer back off. If only some outputs of the last record are produced, its other outputs
+        go into the next batch. But if any delivery of this batch failed, this last record goes back
+        to the outbox, too: it may be at fault.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]
@@ -128,8 +128,9 @@ class OutputBatch:
         return settled
 
     def give_up(self, now: float, *, silence: bool = False) -> None:
-        """Returns all records to the outbox; for `silence` see its `returned`.
+        """Puts all records back into the outbox.
 
-        As delivery reports are missing, it is unknown which outputs are in Kafka.
+        As delivery reports are missing, it is unknown which outputs are in Kafka. With `silence`,
+        the topics that did not answer back off.
         """
         self._outbox.returned(self.take(), now, silence=silence)

@@ -1,4 +1,4 @@
-"""The sizes of a worker's producer, which follow the limits of the topics that it writes."""
+"""The size settings of a worker's producer, which follow the size limits of its topics."""
 
 from kworker.config.client_properties import Properties, record_sizes
 from kworker.worker.topic_limits import TopicLimits

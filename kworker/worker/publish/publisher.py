@@ -25,7 +25,12 @@ class Producer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportPolicy:
-    """The interval for reading delivery reports, and the time limits of waiting for them."""
+    """The interval for reading delivery reports, and the time limits of waiting for them.
+
+    Reports are read every `every_s`. A batch without all reports after `patience_s` is reported as
+    a problem. After `give_up_s`, if the brokers answer other clients, the producer is replaced. The
+    new producer begins to write after `rest_s`.
+    """
 
     every_s: float = 0.004
     patience_s: float = 5.0  # without reports: it is a problem
@@ -111,10 +116,10 @@ class Publisher:
         """Lets the next turn end the batch if acknowledgements have been missing for too long.
 
         Called when the brokers answer other clients, as they have done since the time `since`. Only
-        the wait after `since` counts, as the brokers may have been away before. Then a partition
-        has no leader or too few replicas, and its topic backs off. Or librdkafka does not find the
-        leader, which can happen for good after the restart of a broker; so the producer is
-        replaced, too.
+        the wait after `since` counts, as the brokers may have been away before. The wait has one of
+        two causes. A partition may have no leader or too few replicas: so its topic backs off. Or
+        librdkafka does not find the leader, which can last for ever after the restart of a broker:
+        so the producer is replaced, too.
         """
         if self._closing and now - max(self._closing_since, since) > self._hearing.give_up_s:
             self._given_up = True
@@ -138,10 +143,10 @@ class Publisher:
     def _replace(self, now: float, why: str, *, silence: bool = False) -> list[Record]:
         """Replaces a producer that cannot go on, and ends the batch.
 
-        Returns the records in Kafka. The others are written again, and may be there already: those
-        that were in flight. After a purge each record has its delivery report, so a record without
-        a failed one is in Kafka. But librdkafka does not purge a partition that is changing its
-        leader at that moment; with a report missing, all records are written again.
+        Returns the records in Kafka. The others are written again; outputs that were in flight may
+        then be in Kafka twice. The purge of the producer yields the missing delivery reports, so a
+        record without a failed one is in Kafka. But librdkafka does not purge a partition that is
+        changing its leader. If any report is missing for that reason, all records go out again.
         """
         self._producer.purge()
         self._producer.poll()

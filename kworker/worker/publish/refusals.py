@@ -142,7 +142,7 @@ class Refusals:
     def refused_at_once(
         self, record: Record, topic: str, why: str, under_way: Collection[Record], now: float
     ) -> list[Record]:
-        """Takes a record that the client does not send, for a reason that lies with its topic.
+        """Lets `topic` back off, and keeps `record`, which the client does not send to it.
 
         `under_way` are records that the client accepted before; their delivery reports will come.
         Returns all records that wait here because of this refusal.
@@ -179,9 +179,9 @@ class Refusals:
     def silent(self, records: list[Record], now: float) -> None:
         """Stops writing to the topics that did not answer for outputs of these records.
 
-        These are the outputs that the client gave up. If a search was looking for the records that
-        such a topic refuses, the search ends. Its records wait here from now on, except those in
-        `records`.
+        The client gave these outputs up before an answer came. If a search was looking for the
+        records that such a topic refuses, the search ends. Its records wait here from now on,
+        except those in `records`.
         """
         unheard = {r: topics for r in records if (topics := unanswered(r.failed_deliveries))}
         ended: list[Record] = []
@@ -235,7 +235,10 @@ class Refusals:
         refusal: DeliveryRefusal,
         now: float,
     ) -> list[Verdict]:
-        """Decides whether a record that was tried alone and refused is at fault, or its topic."""
+        """Decides whether a record that was tried alone and refused is at fault, or its topic.
+
+        Returns a verdict if the record is at fault. If not, the search tries it again later.
+        """
         null = any(output.key is None for output in outputs_of(record) if output.topic == topic)
         usual = (topic, null) in self._took and not refusal.sized
         if usual and topic in self._accused and not search.took:
@@ -260,10 +263,7 @@ class Refusals:
                 search.forget(going)
 
     def settled(self, records: list[Record]) -> None:
-        """Notes which topics accept outputs.
-
-        All outputs of `records` are in Kafka now, so their topics accept outputs.
-        """
+        """Notes that the topics of these records accept outputs: all of theirs are in Kafka."""
         # One of many will do: it says what the topic takes.
         if last := next(filter(None, map(outputs_of, reversed(records))), None):
             self._took.add((last[-1].topic, last[-1].key is None))

@@ -27,7 +27,10 @@ class SettleOrder:
                 self._late.setdefault(record, (record.partition, record.lane))
 
     def settle(self, records: list[Record]) -> None:
-        """Settles records whose outputs are durable; those behind an earlier one settle later."""
+        """Settles records whose outputs are durable, but none before an earlier one of its key.
+
+        A record that must wait for an earlier one is settled by the call that settles that one.
+        """
         if not self._late:
             settle(records)
             return

@@ -11,8 +11,8 @@ _CALM_S = 60.0  # a topic that was not silent for so long begins with the shorte
 class SilentTopics:
     """The back-offs of topics that did not answer. Owned by `Refusals`.
 
-    While an output has no answer, the outputs of all topics wait that are in the same batch or
-    transaction, or behind it. So a topic that stays silent is tried ever more rarely.
+    While one output has no answer, all other outputs of its batch or transaction wait, and so do
+    all later ones, whatever their topics. So a topic that stays silent is tried ever more rarely.
     """
 
     def __init__(self, first_s: float) -> None:

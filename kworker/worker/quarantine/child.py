@@ -1,7 +1,7 @@
 """The isolated process: `python -m kworker.worker.quarantine.child` runs suspects of a crash.
 
 A worker starts it, and it ends with the worker. Its standard streams are the worker's; its
-arguments are the descriptors of two pipes and of a scoreboard.
+arguments are the worker's pid, and the descriptors of two pipes and of a scoreboard.
 """
 
 import argparse

@@ -201,7 +201,7 @@ class IsolatedProcess:
         os.close(self._from)
 
     def _used_up_the_memory(self, exited: ExitedProcess) -> bool:
-        """Returns True if the kernel's OOM killer probably killed this process for its growth."""
+        """Returns True if the OOM killer probably killed this process because its memory grew."""
         grew = exited.peak_bytes - self._size_bytes > _GREW_BYTES
         return exited.code == -signal.SIGKILL and grew and oom_kills() > self._oom_kills
 

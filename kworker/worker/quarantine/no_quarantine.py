@@ -1,4 +1,4 @@
-"""The quarantine of a process that has none, such as a replay."""
+"""A stand-in for the quarantine, for a process without suspects, such as a replay."""
 
 from collections.abc import Collection, Iterable
 

@@ -24,11 +24,11 @@ class Storage(Protocol):
 class SharedSuspects:
     """Publishes this instance's suspects to Redis, and reads those of the other instances.
 
-    Owned by the claims thread, which alone talks to Redis. The poll thread reads `others`. The
-    workers of an instance share a crash journal. Each of them publishes all suspects in that
-    journal, and removes a suspect from Redis when the journal no longer has it. So the living
-    workers also do this for the suspects of a dead worker. If instances have counted different
-    numbers of deaths for a suspect, the higher number counts.
+    Owned by the claims thread, which alone talks to Redis. The poll thread reads `others`, the
+    suspects of the other instances. The workers of an instance share a crash journal. Each of them
+    publishes all suspects in that journal, and removes a suspect from Redis when the journal no
+    longer has it. So the living workers also do this for the suspects of a dead worker. If
+    instances have counted different numbers of deaths for a suspect, the higher number is used.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SharedSuspects:
     def _current(
         self, suspects: Mapping[SourcePosition, Suspect], settled: Iterable[SourcePosition]
     ) -> dict[SourcePosition, Suspect]:
-        """Returns the suspects except the settled ones and those older than `KEPT_S`."""
+        """Returns the suspects except the settled ones and those older than a day (`KEPT_S`)."""
         oldest = self._wall() - KEPT_S
         return {p: s for p, s in suspects.items() if s.since >= oldest and p not in settled}
 

@@ -19,7 +19,7 @@ class _Raised:
     """A dependency that `Unavailable` has named.
 
     `at` is the last time that it was named. `successes` is the number of records that had succeeded
-    by then.
+    by then. `apart` is how often it was named again after other records had succeeded.
     """
 
     at: float
@@ -107,7 +107,7 @@ class CircuitBreaker:
         self._aside.append(record)
 
     def probe(self, now: float, *, in_hand: int) -> Record | None:
-        """Returns the record to run as a probe now, or None. `in_hand` counts running records."""
+        """Returns the record to run as a probe now, or None. `in_hand` records are running."""
         soon = self._probe_soon and not in_hand
         candidates = self._aside or self._raisers
         if not self.unavailable or not candidates or (now < self._probe_at and not soon):

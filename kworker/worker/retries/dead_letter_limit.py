@@ -1,6 +1,6 @@
 """The dead-letter breaker: if too many records fail for good, the records are not at fault.
 
-Then dead letters are held back, and tried again now and then.
+Then further records that fail for good are held in memory, and run again now and then.
 """
 
 import re
@@ -15,7 +15,8 @@ class DeadLetterLimitPolicy:
     """The settings of the limit on dead letters.
 
     If more than `share` of the last `window` final outcomes are dead letters, the limit is
-    exceeded. Further dead letters are held back then.
+    exceeded. Then further dead letters are held back. One held record of each partition runs again
+    every `try_every_s`. After `successes` records in a row have succeeded, dead letters pass again.
     """
 
     share: float

@@ -1,4 +1,4 @@
-"""The outputs of a failed run: a record for a delay topic, or a dead letter that always fits."""
+"""The outputs of a failed run: a record for a delay topic, or a dead letter; cut to fit."""
 
 from collections.abc import Callable
 
@@ -28,8 +28,8 @@ class FailureOutputs:
     ) -> None:
         """`replay` is the id of a replay, which its dead letters carry; empty outside of a replay.
 
-        `requeue` is the topic by which records return to the workers. A record in this topic that
-        is too large for a dead letter is not copied into one.
+        `requeue` is the topic by which records return to the workers. If a record in this topic is
+        too large for a dead letter, its dead letter has no key and no value.
         """
         self._retry_topic = retry_topic
         self._dead_topic = dead_topic

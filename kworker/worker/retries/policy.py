@@ -38,7 +38,8 @@ class RetryPolicy:
     """The settings of retries.
 
     `delays_s` has the delay before each retry. So the last attempt of a record has the number
-    `len(delays_s) + 1`. A run that raised an exception named in `never` is not retried.
+    `len(delays_s) + 1`. A run that raised an exception named in `never` is not retried. With
+    `hold`, records wait for a retry in memory, and not in delay topics.
     """
 
     delays_s: tuple[float, ...]

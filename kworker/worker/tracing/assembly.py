@@ -35,7 +35,7 @@ def make_tracing(config: Config, process: str) -> Tracing:
     """Makes the tracing of this process. `process` names it in the spans.
 
     Called after the fork, and before handlers are imported, so that the spans that handlers
-    themselves make are sent, too. For the errors see `open_export`.
+    themselves make are sent, too. Raises TracingUnusable if no spans could be sent.
     """
     if not config.tracing.enabled:
         return UNTRACED

@@ -180,7 +180,7 @@ def _running(span: Span, parent: Context) -> Iterator[None]:
 def _note_failure(span: Span, error: BaseException) -> None:
     """Marks the span as failed, with the type of the error alone: its text may quote the record.
 
-    A snoozed run has not failed.
+    Does not mark the span of a snoozed run, which has not failed.
     """
     if isinstance(error, Snooze):
         return
