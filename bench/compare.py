@@ -2,8 +2,9 @@
 
 A virtual machine may be twice as fast from one second to the next, so that runs one after the other
 do not show a difference of a few per cent. Here the services of all versions are started, paused
-with SIGSTOP, and go on in turns of a tenth of a second. The time of a version is the sum of its
-turns. A version given twice, with two names, shows how much is chance.
+with SIGSTOP, and go on in turns of a second. The time of a version is the sum of its turns. A
+version given twice, with two names, shows how much is chance. With more than four versions, a
+supervisor may take a worker for stuck that waits for its first turn.
 
 A checkout needs a `make install` of its own. In each figure, more is better: records a second,
 records a second of the worker's CPU time, and for tables and latencies the inverse of the seconds.
@@ -198,7 +199,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("versions", nargs="+", type=_version, metavar="NAME=CHECKOUT")
     parser.add_argument("--rounds", type=int, default=5, help="how often each row runs; default 5")
     parser.add_argument(
-        "--share", type=float, default=0.5, help="of the records of `make bench`; default 0.5"
+        "--share", type=float, default=1.0, help="of the records of `make bench`; default 1"
     )
     parser.add_argument(
         "--only",

@@ -33,7 +33,7 @@ from bench.watched import Measured
         (backpressure, "messages of 40 KB, and runs three consumers"),
         (stage_profile, "a Kafka, writes 2,000,000 records of 200 bytes"),
         (console, "a Kafka, writes 4,000,000 records of 200 bytes"),
-        (compare, "A version given twice"),
+        (compare, "given twice, with two names"),
     ],
 )
 def test_help_on_a_benchmark_teaches_and_starts_nothing(
