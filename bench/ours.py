@@ -125,6 +125,8 @@ def started(environment: dict, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            # One that is paused would get SIGHUP, a reload, if the shell that began all this ended.
+            start_new_session=True,
         )
         try:
             yield service
