@@ -210,7 +210,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"only these: {', '.join([*ROWS, *PARTS])}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if len({version.name for version in arguments.versions}) < max(2, len(arguments.versions)):
+        parser.error("give two versions or more, each with a name of its own")
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,7 +34,7 @@ def waits_of(worker: ClaimingWorker, monkeypatch: pytest.MonkeyPatch) -> list[fl
 def test_a_worker_that_waits_for_redis_does_not_spin(
     worker: ClaimingWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does it rest while Redis answers and there are records to claim."""
+    """It goes on once Redis answers."""
     worker.store.redis.away = True
     worker.turn()
     waits = waits_of(worker, monkeypatch)

@@ -59,6 +59,20 @@ def test_a_version_must_be_installed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "is not NAME=CHECKOUT with a `make install`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("names", [["before"], ["same", "same"]])
+def test_versions_have_names_of_their_own(
+    names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the figures of one would be those of the other."""
+    command = tmp_path / ".venv/bin/kworker"
+    command.parent.mkdir(parents=True)
+    command.touch()
+    with pytest.raises(SystemExit) as ended:
+        compare.main([f"{name}={tmp_path}" for name in names])
+    assert ended.value.code == 2
+    assert "give two versions or more" in capsys.readouterr().err
+
+
 def test_each_stage_of_a_profile_is_a_method_of_the_worker() -> None:
     """Else `make profile` would fail in the worker, at its start."""
     missing = [stage for stage in STAGES if stage.method not in vars(stage.owner)]
