@@ -62,11 +62,7 @@ class RecordProblem:
 
 @dataclass(slots=True)
 class TableReport:
-    """The outcome of the audit of one table.
-
-    `refused` is the reason why the table was not audited, else "". `missing` counts results without
-    a row, `repeated` counts results with several rows.
-    """
+    """The outcome of the audit of one table; `refused` is the reason why it was not audited."""
 
     name: str
     refused: str

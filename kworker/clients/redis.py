@@ -204,10 +204,7 @@ class RedisTexts:
 
 @dataclass(frozen=True, slots=True)
 class RedisServerInfo:
-    """The settings of a Redis server, as far as it reports them.
-
-    `keeps` is True if it saves data on disk. `told` is False if this user may not read settings.
-    """
+    """The settings of a Redis server, as far as it reports them."""
 
     eviction: str  # maxmemory-policy
     cluster: bool

@@ -125,12 +125,7 @@ class Takeover:
 
 @dataclass(slots=True)
 class Exchange:
-    """The requests of one call to Redis: updates first, then claims. Safe to repeat.
-
-    `done` has the ids of events that are done. `ended` and `released` change claims. `ids` are the
-    events to claim, and `sources` the position of the record of each. `takeovers` has, by index in
-    `ids`, the takeovers to try.
-    """
+    """The requests of one call to Redis: updates first, then claims. Safe to repeat."""
 
     done: Sequence[str] = ()
     ended: Sequence[HandOver] = ()

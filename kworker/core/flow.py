@@ -9,12 +9,7 @@ from kworker.core.record import Partition, Record, by_partition
 
 @dataclass(frozen=True, slots=True)
 class FlowPolicy:
-    """The limits on the number and size of the unfinished records in one worker's memory.
-
-    `records_max` and `bytes_max` limit the records in flight, `held_max` and `held_bytes_max` those
-    that are held. Paused partitions resume at `low`, a share of the limits. After `patience_s`
-    without room all partitions are paused.
-    """
+    """The limits on the number and size of the unfinished records in one worker's memory."""
 
     records_max: int
     bytes_max: int

@@ -15,11 +15,7 @@ class Absence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MembershipPolicy:
-    """Limits of the time for which a process is not a member of its group, in seconds.
-
-    After `red_s` the status shows a problem. After `renew_s` a new client joins in place of the
-    present one; each next one gets twice the time, up to `renew_most_s`.
-    """
+    """Limits of the time for which a process is not a member of its group, in seconds."""
 
     red_s: float = 15.0  # longer than most rebalances: then the status says so
     renew_s: float = 60.0  # while brokers answer: then another client joins,

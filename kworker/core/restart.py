@@ -6,12 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """The delays between restarts of a process, and the limit of failed starts.
-
-    Deaths within `window_s` are a series: a process restarts without a delay after the first
-    `deaths_at_once` of them. After more than `crashes_at_once` crashes in a row, the next worker
-    isolates all of its records for a time.
-    """
+    """The delays between restarts of a process, and the limit of failed starts."""
 
     window_s: float = 10.0  # deaths closer together than this are a series
     deaths_at_once: int = 2  # of a series, the first that restart without a delay

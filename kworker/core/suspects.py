@@ -15,9 +15,7 @@ _ENDED_MOST = 10  # ends kept for each suspect, the last ones
 class Suspect:
     """A record whose handler ran when its process died.
 
-    `deaths` counts isolated processes that had run nothing but this record. Of these, `unsure` died
-    by a signal that may have come from outside. `ended` says how processes that ran it died lately;
-    `since` is the time of the first such death, in seconds since 1970.
+    The fields after `place` hold what is known of the deaths of processes that ran this record.
     """
 
     place: SourcePosition

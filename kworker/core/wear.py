@@ -10,8 +10,7 @@ from kworker.core.restart import Backoff
 class WearPolicy:
     """The limits on replacing a worker that uses too much memory.
 
-    `gives_back` is the share of the memory limit that a replacement must free at least. The time
-    between two replacements of one slot is `first_s` at first, and doubles up to `longest_s`.
+    They are the least memory that a replacement must free, and the times between replacements.
     """
 
     gives_back: float = 0.1  # of the limit, at least

@@ -29,12 +29,7 @@ class RepairStep(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the selected dead letters by what was done with them; printed as JSON.
-
-    `done` are resolved by this command, `before` were resolved already. Two kinds stay unresolved:
-    `unreadable` ones, which kworker did not write, and `oversized` ones, which exceed the topic's
-    size limit.
-    """
+    """Counts of the selected dead letters by what was done with them; printed as JSON."""
 
     done: int = 0
     before: int = 0  # resolved already
@@ -109,11 +104,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """Which dead letters are resolved and how, and which records are written for them.
-
-    `to` is the topic of these records; if None, only resolutions are written. `bytes_max` limits
-    the size of a record, `limit` the number of dead letters; None is no limit.
-    """
+    """A decision on selected dead letters: how they are resolved, and what is written for them."""
 
     how: How
     selection: Selection

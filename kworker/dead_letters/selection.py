@@ -11,8 +11,8 @@ from kworker.dead_letters.dead_letter import DeadLetter, DeadLetterPosition
 class Selection:
     """Conditions on dead letters; a selected dead letter meets every one of them.
 
-    `since_ms` selects those that failed then or later. `places` and `sources` are one condition: a
-    dead letter meets it by its own position or by that of its source record.
+    `places` and `sources` are one condition: a dead letter meets it by its own position or by that
+    of its source record.
     """
 
     reason: str | None = None

@@ -137,11 +137,7 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCounts:
-    """The counts of a replay so far: `failed` counts failed runs, the others count records.
-
-    `skipped` counts the records that idempotency knows as done, `dropped` the tombstones that
-    `source.tombstones` keeps from the handler.
-    """
+    """The counts of a replay so far: `failed` counts failed runs, the others count records."""
 
     replayed: int
     skipped: int  # done before

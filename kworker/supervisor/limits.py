@@ -10,11 +10,7 @@ from kworker.core.wear import WearPolicy
 class Limits:
     """The supervisor's time limits and intervals in seconds, and its policies.
 
-    The loop sleeps for `turn_s` at most; a turn over `gap_s` shows that the supervisor was
-    suspended. A worker is stuck without a heartbeat for `heartbeat_s` (before its first poll:
-    `boot_s`), or if its pool finishes nothing for `stalled_s` though no handler runs. `dump_gap_s`
-    is the time between the stack dumps of two processes. `restart` is the policy after a process
-    has died, `wear` the policy for workers over `memory`. Comments explain all other fields.
+    `restart` is the policy after a process has died, `wear` the policy for workers over `memory`.
     """
 
     turn_s: float = 0.25  # the longest sleep of the loop

@@ -12,11 +12,7 @@ LaneName = tuple[object, ...]
 
 
 class EndedRuns(NamedTuple):
-    """Runs that ended after their partition was revoked, and records that waited for them.
-
-    The outcome of an `adopted` run is used, that of a `useless` run is not used by this worker. The
-    `freed` records waited for such runs, and may run now.
-    """
+    """Runs that ended after their partition was revoked, and records that waited for them."""
 
     adopted: list[Record]  # each takes the place of its own redelivery, in the present epoch
     freed: list[Record]  # may run now

@@ -26,7 +26,7 @@ _HELD_SHOWN = 3  # dead letters that their topic refuses
 
 @dataclass(slots=True)
 class WorkerCounters:
-    """The numbers of records by outcome, since the worker began; `dropped` are tombstones."""
+    """The numbers of records by outcome, since the worker began."""
 
     done: int = 0
     retried: int = 0

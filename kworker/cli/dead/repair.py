@@ -48,10 +48,7 @@ StepsOf = Callable[[Resolutions, RepairProgress], Iterator[RepairStep]]
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The outcome of a command that resolves dead letters, printed as text or JSON.
-
-    `misses` returns a line for each condition of the selection that matched no dead letter.
-    """
+    """The outcome of a command that resolves dead letters, printed as text or JSON."""
 
     how: How
     to: Requeue | OtherTopic | None

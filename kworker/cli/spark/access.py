@@ -1,4 +1,4 @@
-"""What commands that change tables need: the `[spark]` section, a table, the job's lease."""
+"""The needs of commands that change tables: the `[spark]` section, a table, the job's lease."""
 
 import time
 from collections.abc import Iterator

@@ -20,9 +20,7 @@ class Checkpoint:
     """The progress of a query, as Spark's checkpoint records it.
 
     For each batch Spark saves its range of offsets (the batch is planned), writes the rows, and
-    then saves a commit file (the batch is finished). `planned` is the number of the last planned
-    batch, `finished` of the last that is certainly in the table. The planned batch begins at
-    `begun` and ends at `reached`; `begun` is empty if the checkpoint does not have the begin.
+    then saves a commit file (the batch is finished).
     """
 
     planned: int  # the last batch whose range is fixed
@@ -162,11 +160,7 @@ def remove_plan(folder: Folder, batch: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSurvey:
-    """The positions that are still readable in a checkpoint, which may be damaged.
-
-    `settled` has the end of the last finished batch whose file is readable; the table has all
-    results before it. `reached` has the end of the last planned batch whose file is readable.
-    """
+    """The positions that are still readable in a checkpoint, which may be damaged."""
 
     settled: Positions  # the end of the last finished batch, or of one before it
     reached: Positions  # the end of the last batch that may be in the table

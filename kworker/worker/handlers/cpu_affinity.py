@@ -49,17 +49,7 @@ class CpuLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CpuAffinityPolicy:
-    """The thresholds for choosing between one CPU and all, and the seconds between measurements.
-
-    Thresholds are shares from 0 to 1. The threads go to one CPU if this process uses less than
-    `little` of a CPU, and may stay while it uses less than `much`. They go to all CPUs, for
-    `shy_s` seconds at least, if this thread waits for a CPU more than `crowded` of the time. This
-    process is measured every `look_s` seconds.
-
-    Every `compare_s` seconds, their CPU is compared with the others. The threads move, with the
-    probability `leave`, to a CPU that is idle for `idle` of the time, if they use less than `alone`
-    of their own CPU, and it is idle for `full` of the time at most.
-    """
+    """The thresholds for choosing between one CPU and all, and the seconds between measurements."""
 
     look_s: float = 0.2
     little: float = 0.5  # of one CPU, used by the whole process: one is enough

@@ -21,10 +21,7 @@ _ANYTHING = (Message, Any, object, inspect.Parameter.empty)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter without a default. In a batch handler, `type` is that of the list's elements.
-
-    `written` is the parameter as the source code has it, with its annotation.
-    """
+    """A parameter without a default. In a batch handler, `type` is that of the list's elements."""
 
     name: str
     written: str  # as the code has it: "order: Order"

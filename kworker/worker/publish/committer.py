@@ -27,9 +27,7 @@ class Committing(Protocol):
 class CommitPolicy:
     """The settings of commits.
 
-    A commit interval ends after `interval_s` seconds, or earlier, after `records` outcomes. If it
-    has outcomes and no record is in flight, it ends after `resting_s`. If a commit has no answer
-    for `answer_s`, another may be sent. Unchanged positions are sent again every `renew_s`.
+    A commit interval ends after `interval_s` seconds, or earlier, after `records` outcomes.
     """
 
     interval_s: float

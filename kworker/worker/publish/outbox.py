@@ -17,11 +17,7 @@ _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 
 @dataclass(frozen=True, slots=True)
 class OutboxPolicy:
-    """The limits of waiting outputs, and the delays before a refused output is tried again.
-
-    The delay is `retry_s`. It is `retry_letter_s` for a retry or dead letter that its topic refuses
-    for good. A topic that did not answer is tried again after `retry_silent_s`, then ever later.
-    """
+    """The limits of waiting outputs, and the delays before a refused output is tried again."""
 
     bytes_max: int
     records_max: int

@@ -25,12 +25,7 @@ class Producer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportPolicy:
-    """The interval for reading delivery reports, and the time limits of waiting for them.
-
-    Reports are read every `every_s`. A batch without all reports after `patience_s` is reported as
-    a problem. After `give_up_s`, if the brokers answer other clients, the producer is replaced. The
-    new producer begins to write after `rest_s`.
-    """
+    """The interval for reading delivery reports, and the time limits of waiting for them."""
 
     every_s: float = 0.004
     patience_s: float = 5.0  # without reports: it is a problem

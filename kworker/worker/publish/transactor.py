@@ -57,16 +57,7 @@ class TransactionStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionPolicy:
-    """Intervals and time-outs of transactions, in seconds.
-
-    The client's callbacks are called every `serve_every_s`. While only delivery reports are
-    awaited, they are read every `hear_every_s`, and every `look_every_s` a look at the transaction
-    shows if it is broken. A step that lasts longer than `patience_s` is reported as a problem.
-    If reports are missing for `give_up_s`, though the brokers answer others, the producer is
-    replaced. After a transaction that was aborted without a refused record, the next one begins
-    after `rest_s`. `again_s` is the first and the longest back-off before a failed call is tried
-    again. `read_s` is the time-out for reading the group's positions.
-    """
+    """Intervals and time-outs of transactions, in seconds."""
 
     serve_every_s: float = 1.0  # callbacks, at least: they pile up in the client
     hear_every_s: float = 0.004  # delivery reports, when they are all that is awaited

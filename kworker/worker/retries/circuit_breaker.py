@@ -19,7 +19,7 @@ class _Raised:
     """A dependency that `Unavailable` has named.
 
     `at` is the last time that it was named. `successes` is the number of records that had succeeded
-    by then. `apart` is how often it was named again after other records had succeeded.
+    by then.
     """
 
     at: float
