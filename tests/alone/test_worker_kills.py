@@ -105,7 +105,8 @@ def _served_too_late(found: Evidence, within_s: float) -> list[tuple[Fault, floa
 def _gap_s(found: Evidence, fault: Fault) -> float:
     """Until the last of its partitions was served again, as far as something waited there.
 
-    Or until the slot was killed again: from then on the time is that kill's.
+    Or until the slot was killed again: from then on the time is that kill's. Any record's run
+    serves a partition: those with the key of a suspect wait for its process, the others do not.
     """
     killed_again = [
         f.from_ns for f in found.faults if f.slot == fault.slot and f.from_ns > fault.to_ns
@@ -117,9 +118,11 @@ def _gap_s(found: Evidence, fault: Fault) -> float:
         if record.at in fault.partitions and record.acked_ns < fault.from_ns
     }
     waiting |= {run.position for run in found.runs if run.pid == fault.pid}
+    later = [run for run in found.runs if run.start_ns > fault.to_ns]
+    had_waited = {run.at for run in later if run.position in waiting}
     served: dict[At, int] = {}
-    for run in found.runs:
-        if run.start_ns > fault.to_ns and run.position in waiting:
+    for run in later:
+        if run.at in had_waited:
             served.setdefault(run.at, run.start_ns)
     ends = [min(at_ns, until_ns) - fault.to_ns for at_ns in served.values()]
     return max(ends, default=0) / 1e9
