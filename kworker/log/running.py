@@ -1,9 +1,9 @@
 """The records of the handler call that runs in this thread or task, for its log lines.
 
-Noting them costs each call one assignment: to `HERE` if the handler has a thread of its own, to
-`TASK` on an event loop. The fields of a log line are made when the line is written: most calls
-write none. A context variable in both cases would cost a cheap handler 130 ns instead of 50
-(measured on 3.11).
+Noting them costs each call one assignment: to a `ThreadCall` if the handler has a thread of its
+own, to `TASK` on an event loop. The fields of a log line are made when the line is written: most
+calls write none. On Python 3.11 the first takes 5 ns, an attribute of `threading.local` 50, and a
+context variable 130.
 """
 
 import logging
@@ -19,12 +19,28 @@ Running = Message | Sequence[Message] | None
 """The message of the call, the messages of a batch, or None between calls."""
 
 
-class _Here(threading.local):
-    running: Running = None
+class ThreadCall:
+    """The call that runs in a thread. Each thread has one object, which `this_thread` returns."""
+
+    __slots__ = ("running",)
+
+    def __init__(self) -> None:
+        self.running: Running = None
 
 
-HERE = _Here()
-"""The call that runs in this thread."""
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.call = ThreadCall()
+
+
+_LOCAL = _Local()
+
+
+def this_thread() -> ThreadCall:
+    """Returns the object in which this thread notes the call that it runs."""
+    return _LOCAL.call
+
+
 TASK: ContextVar[Running] = ContextVar("kworker-running", default=None)
 """The call that runs in this task, in tasks that it makes, and in threads that copy its context."""
 
@@ -33,7 +49,7 @@ _VERSION_00 = 4  # parts of a traceparent: version, trace id, parent id, flags
 
 def fields() -> dict[str, Any]:
     """Returns the fields that name the records of the call that runs here; {} if none runs."""
-    match TASK.get() or HERE.running:
+    match TASK.get() or _LOCAL.call.running:
         case None:
             return {}
         case Message() as message:

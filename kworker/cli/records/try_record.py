@@ -29,6 +29,7 @@ from kworker.core.message import Fields, RawMessage, headers_of
 from kworker.core.outcome import Failed, Outcome, Results
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode, KworkerError, UsageError
+from kworker.log.running import ThreadCall, this_thread
 
 if TYPE_CHECKING:
     from kworker.worker.handlers.invocation import Invoke
@@ -196,7 +197,7 @@ def _run(config: Config, handlers: "Handlers", record: Record) -> HandlerTrial:
     invoke = _invoke(config, handlers)
     began = time.monotonic()
     try:
-        outcome = invoke(record, time.monotonic_ns())
+        outcome = invoke(record, time.monotonic_ns(), this_thread())
         took_s = time.monotonic() - began
         assert isinstance(outcome, Results)
         return HandlerTrial(source, attempt, took_s, results=outcome)
@@ -255,7 +256,7 @@ def _invoke(config: Config, handlers: "Handlers") -> "Invoke":
         except BaseException as error:  # noqa: BLE001 - SystemExit would interrupt the loop
             return Failed(error)
 
-    def run(record: Record, began_ns: int) -> Outcome:
+    def run(record: Record, began_ns: int, _: ThreadCall) -> Outcome:
         outcome = handlers.loop.run(lambda: caught(record, began_ns)).result()
         if isinstance(outcome, Failed):
             raise outcome.error

@@ -10,7 +10,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
-from kworker.log.running import HERE
+from kworker.log.running import this_thread
 from kworker.worker.handlers.async_pool import SLACK_S
 from kworker.worker.handlers.batch_buffer import BatchBuffers
 from kworker.worker.handlers.batch_run import AsyncRunBatch, HandlerBatch, RunBatch
@@ -189,7 +189,7 @@ class ThreadRunners:
                 batch.fail(error)
             if self._end_copy is not None:
                 self._end_copy()
-            HERE.running = None
+            this_thread().running = None
             self.done.append(batch)
             batch.wake()  # there is room for the next
 

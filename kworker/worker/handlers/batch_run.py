@@ -10,7 +10,7 @@ from kworker.core.bisection import Bisection, PartOutcomes
 from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Record
 from kworker.instance.hand import Hand
-from kworker.log.running import HERE, TASK
+from kworker.log.running import TASK, this_thread
 from kworker.worker.handlers.batch_call import BatchPart, await_handler, call_handler
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke, message_of
@@ -154,7 +154,7 @@ def make_run_batch(
     def run_single(batch: HandlerBatch) -> None:
         for record in batch.next():
             try:
-                outcome = one(record, time.monotonic_ns())
+                outcome = one(record, time.monotonic_ns(), this_thread())
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
             batch.note_call()
@@ -164,7 +164,7 @@ def make_run_batch(
         if (batching := batch.batching) is None:
             return run_single(batch)
         while part := calls.next(batch, batching):
-            HERE.running = part.messages  # for its log lines
+            this_thread().running = part.messages  # for its log lines
             try:
                 ends = call(batching, part)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome

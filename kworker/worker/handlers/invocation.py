@@ -9,17 +9,20 @@ import structlog
 from kworker.core.failure import Failure
 from kworker.core.outcome import NO_RESULTS, Outcome
 from kworker.core.record import Record
-from kworker.log.running import HERE, TASK
+from kworker.log.running import TASK, ThreadCall
 from kworker.message import Message
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 
 _LOG = structlog.get_logger()
 
-Invoke = Callable[[Record, int], Outcome]
-"""Runs the handler for a record, begun at a monotonic time in ns; may raise anything."""
+Invoke = Callable[[Record, int, ThreadCall], Outcome]
+"""Runs the handler for a record, begun at a monotonic time in ns; may raise anything.
+
+Notes the message in the `ThreadCall` of this thread.
+"""
 AsyncInvoke = Callable[[Record, int], Awaitable[Outcome]]
-"""A coroutine function that does the same."""
+"""A coroutine function that does the same, and notes the message in its task."""
 
 
 def make_invoke(
@@ -33,15 +36,15 @@ def make_invoke(
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
-    new, here = object.__new__, HERE
+    new = object.__new__
 
-    def run_one(record: Record, began_ns: int) -> Outcome:
+    def run_one(record: Record, began_ns: int, thread: ThreadCall) -> Outcome:
         message = new(Message)  # and not by its constructor, which is for people
         message._raw = record.raw
         message._attempt = record.attempt
         message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
-        here.running = message  # for its log lines; the pool forgets it, not each run
+        thread.running = message  # for its log lines; the pool forgets it, not each run
         returned = only(message) if only else of(record.raw.topic())(message)
         return NO_RESULTS if returned is None else encode(record, returned)
 
@@ -90,11 +93,11 @@ def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_
     handler is called instead of the handler.
     """
 
-    def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
+    def run_or_call_dead(record: Record, began_ns: int, thread: ThreadCall) -> Outcome:
         if (call := record.on_dead) is None:
-            return run_one(record, began_ns)
+            return run_one(record, began_ns, thread)
         message = message_of(record, attempts, began_ns + timeout_ns)
-        HERE.running = message
+        thread.running = message  # for its log lines; the pool forgets it, not each run
         try:
             if dead := handlers.on_dead_of(message.topic):
                 dead(message, call.error)

@@ -8,10 +8,10 @@ from queue import Empty, SimpleQueue
 from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.outcome import Failed, Results
+from kworker.core.outcome import Failed, Outcome, Results
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
-from kworker.log.running import HERE
+from kworker.log.running import this_thread
 from kworker.worker.handlers.completions import CompletionQueue, HandlerTimes
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
@@ -186,7 +186,7 @@ class ThreadPool:
     def _rest(self, index: int) -> None:
         """Notes that this thread runs no record. Not called if the next run follows at once."""
         self._hands[index].clear()
-        HERE.running = None
+        this_thread().running = None
         self._current[index] = None
 
     def _run_sampled(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> None:
@@ -212,25 +212,33 @@ class ThreadPool:
 
     def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
-        invoke, add = self._invoke, self.completed.add
-        following, clock_ns = run.popleft, time.monotonic_ns
-        words, since_at, place_at = hand.words, hand.since_at, hand.place_at
+        # What thousands of records use: locals cost the least.
+        invoke, add, following, clock_ns = (
+            self._invoke,
+            self.completed.add,
+            run.popleft,
+            time.monotonic_ns,
+        )
+        words, since_at, place_at, thread = hand.words, hand.since_at, hand.place_at, this_thread()
+        slow_ns, ended_well = SLOW_NS, Results
         record: Record | None = None
+        outcome: Outcome | None = None
         done = counted = 0  # of these, `times` has those that were slow
         now_ns = others_ns = clock_ns()  # the others would have begun then, had only they run
         waited_s = _waited_s(run, now_ns)
         while True:
-            before_ns, now_ns = now_ns, clock_ns()
-            if (lasted_ns := now_ns - before_ns) > SLOW_NS and done:
-                times.runs.add(1, lasted_ns / 1e9)
+            before_ns = now_ns
+            now_ns = clock_ns()
+            if now_ns - before_ns > slow_ns and done:
+                times.runs.add(1, (now_ns - before_ns) / 1e9)
                 counted += 1
-                others_ns += lasted_ns
+                others_ns += now_ns - before_ns
             try:
                 record = following()
             except IndexError:
                 if done and waited_s is not None:
                     times.waits.add(done, done * waited_s)
-                record = None  # a handler may keep an exception, and with it this frame
+                record = outcome = None  # a handler may keep an exception, and so this frame
                 if done > counted:
                     times.runs.add(done - counted, (now_ns - others_ns) / 1e9)
                 return done
@@ -243,10 +251,11 @@ class ThreadPool:
                 else:
                     words[place_at] = record.scoreboard_word
                 # Its partition may have been revoked meanwhile: another worker runs it then.
-                record.outcome = invoke(record, now_ns) if partition.open else NOT_ATTEMPTED
+                outcome = invoke(record, now_ns, thread) if partition.open else NOT_ATTEMPTED
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
-                record.outcome = Failed(error)
-            if type(record.outcome) is not Results:
+                outcome = Failed(error)
+            record.outcome = outcome
+            if type(outcome) is not ended_well:
                 self._leave_lane(record, run)  # while the record is still this thread's
             add(record)
             done += 1

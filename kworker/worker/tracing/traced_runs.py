@@ -5,6 +5,7 @@ from collections.abc import Callable
 from kworker.core.bisection import PartOutcomes
 from kworker.core.outcome import Outcome
 from kworker.core.record import Record
+from kworker.log.running import ThreadCall
 from kworker.worker.handlers.batch_call import AsyncBatchCall, BatchCall, BatchPart
 from kworker.worker.handlers.invocation import AsyncInvoke, Invoke
 from kworker.worker.handlers.signature import Batching
@@ -22,9 +23,9 @@ class TracedRuns:
     def invoke(self, invoke: Invoke) -> Invoke:
         spans = self._spans
 
-        def run_traced(record: Record, began_ns: int) -> Outcome:
+        def run_traced(record: Record, began_ns: int, thread: ThreadCall) -> Outcome:
             with spans.of_run(record):
-                return invoke(record, began_ns)
+                return invoke(record, began_ns, thread)
 
         return run_traced
 

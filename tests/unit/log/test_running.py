@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from kworker.log.running import HERE, TASK, fields, trace_id_of
+from kworker.log.running import TASK, fields, this_thread, trace_id_of
 from kworker.message import Message
 from tests.unit.log.events import WrittenLog
 
@@ -17,7 +17,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 @pytest.fixture(autouse=True)
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(HERE, "running", None)
+    monkeypatch.setattr(this_thread(), "running", None)
     token = TASK.set(None)
     yield
     TASK.reset(token)
@@ -42,7 +42,7 @@ def test_between_calls_no_record_is_named() -> None:
 
 def test_a_threads_call_is_its_own() -> None:
     """Handlers without `async` run in threads, side by side."""
-    HERE.running = Message("orders", 4, 7)
+    this_thread().running = Message("orders", 4, 7)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(fields).result() == {}
     assert fields() == {"record": "orders:4:7", "attempt": 1}

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from kworker.core.headers import SOURCE, Envelope
 from kworker.core.outcome import DeadLettered, OnDeadCall, Output
 from kworker.core.record import PLACE_BITS, Record
-from kworker.log.running import fields
+from kworker.log.running import fields, this_thread
 from kworker.message import Message
 from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
@@ -49,7 +49,7 @@ def run(request: pytest.FixtureRequest) -> Run:
             return asyncio.run(
                 _awaited(make_async_invoke(handlers, encoder, 60.0, attempts)(record, now))
             )
-        return make_invoke(handlers, encoder, 60.0, attempts)(record, now)
+        return make_invoke(handlers, encoder, 60.0, attempts)(record, now, this_thread())
 
     return run
 

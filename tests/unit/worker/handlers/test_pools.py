@@ -85,7 +85,8 @@ def threads() -> Iterator[Pools]:
 
     def make(work: Any, count: int = 1) -> ThreadPool:
         slot = Scoreboard(1, count).slots[0]
-        pools.append(ThreadPool(work, [slot.hand(i) for i in range(count)]))
+        hands = [slot.hand(i) for i in range(count)]
+        pools.append(ThreadPool(lambda record, began_ns, _: work(record, began_ns), hands))
         pools[-1].start()
         return pools[-1]
 
@@ -440,7 +441,7 @@ def test_the_scoreboard_shows_what_is_in_hand(threads: Pools) -> None:
     slot.write_text(Text(known=(("orders", 0),)))
     gates = Gates()
     gates.hold(7)
-    pool = ThreadPool(gates.work, [slot.hand(0)])
+    pool = ThreadPool(lambda record, began_ns, _: gates.work(record, began_ns), [slot.hand(0)])
     pool.start()
     pool.hand(a_run(7))
     gates.until_begun(7)
