@@ -1,10 +1,11 @@
 """`python -m bench.compare before=CHECKOUT after=CHECKOUT`: versions of kworker, side by side.
 
-A virtual machine may be twice as fast from one second to the next, so that runs one after the other
-do not show a difference of a few per cent. Here the services of all versions are started, paused
-with SIGSTOP, and go on in turns of a second. The time of a version is the sum of its turns. A
-version given twice, with two names, shows how much is chance. With more than four versions, a
-supervisor may take a worker for stuck that waits for its first turn.
+The CPUs of a virtual machine may be twice as fast from one moment to the next, since neighbours
+have the other half of their cores: runs one after the other differ by a third and more. So the
+handler marks the time every few hundred records, and the slices between marks are compared, of all
+rounds: the rate that a tenth of them exceed, in which nothing disturbed, and the median. A version
+given twice, with two names, shows how much is chance. For latencies, the services of all versions
+are started, paused with SIGSTOP, and go on in turns.
 
 A checkout needs a `make install` of its own. In each figure, more is better: records a second,
 records a second of the worker's CPU time, and for tables and latencies the inverse of the seconds.
@@ -14,19 +15,19 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import latency, ours, tables
+from bench import latency, marks, ours, tables
 from bench.contenders import CONTENDERS, Contender
 from bench.paced import Pace, pace
+from bench.pausing import LONG_SESSION, Pausing
 from bench.place import Place, servers
 from bench.run import FULL
 from bench.topic import TOPIC, create, fill
-from bench.turns import LONG_SESSION, Pausing, Turns, paused
 
 PACED_S, UNMEASURED_S = 4.0, 0.5
 ROWS = {
@@ -47,28 +48,6 @@ class Version(NamedTuple):
     kworker: Path
 
 
-def in_turns(
-    place: Place, contender: Contender, versions: Sequence[Version], records: int, run: str
-) -> dict[str, Turns]:
-    """Lets each version do the records, in turns.
-
-    Raises Broken if one of them ends, or does not do each record once.
-    """
-    with ExitStack() as started:
-        turns = {}
-        for version in versions:
-            service = replace(contender.service(records), kworker=version.kworker)
-            one = paused(place, service, f"{run}-{version.name}", records)
-            turns[version.name] = started.enter_context(one)
-        order = list(turns.values())
-        while not all(each.done for each in order):
-            for each in order:
-                if not each.done:
-                    each.take()
-            order.reverse()
-    return turns
-
-
 def rates(
     place: Place,
     contenders: Sequence[Contender],
@@ -76,28 +55,43 @@ def rates(
     rounds: int,
     share: float,
 ) -> Found:
-    """Compares the rates in rounds, with this share of the records of `make bench`."""
+    """Measures the rates of slices in rounds, with this share of the records of `make bench`.
+
+    Raises Broken if a version ends, or does not do each record once.
+    """
     found: Found = {}
     if not contenders:
         return found
     fill(place.kafka, TOPIC, round(FULL.records * share))
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", flush=True)
-        # Each version is started first in some of the rounds.
+        # Each version is the first in some of the rounds.
         order = [*versions[number % len(versions) :], *versions[: number % len(versions)]]
         for contender in contenders:
             records = FULL.waiting if contender.waits else FULL.records
             records = round(records * contender.part * share)
-            turns = in_turns(place, contender, order, records, f"{contender.name}-{number}")
+            each = marks.mark_each(records)
             told = []
-            for name in (version.name for version in versions):
-                each = turns[name]
-                rate, cpu_rate = each.records / each.seconds, each.records / each.cpu_s
-                for row, figure in ((contender.name, rate), (f"{contender.name}, CPU", cpu_rate)):
-                    found.setdefault(row, {}).setdefault(name, []).append(figure)
-                told.append(f"{name} {rate:>9,.0f}/s {1e6 / cpu_rate:6.2f} µs")
-            print(f"  {contender.name:<24}{'   '.join(told)}", flush=True)
+            for version in order:
+                run = f"{contender.name}-{number}-{version.name}"
+                service = contender.service(records)
+                service = replace(service, kworker=version.kworker, mark_each=each)
+                ours.measure(place, run, service, records)
+                slices = list(marks.rates(place.folder, run, each))
+                by_time, by_cpu_time = ([pair[i] for pair in slices] for i in (0, 1))
+                for row, column in (
+                    (contender.name, by_time),
+                    (f"{contender.name}, CPU", by_cpu_time),
+                ):
+                    found.setdefault(row, {}).setdefault(version.name, []).extend(column)
+                told.append(f"{version.name} {fast(by_time):>9,.0f}/s")
+            print(f"  {contender.name:<28}{'   '.join(sorted(told))}", flush=True)
     return found
+
+
+def fast(slices: Iterable[float]) -> float:
+    """Returns the rate that a tenth of the slices exceed: those that nothing disturbed."""
+    return statistics.quantiles(slices, n=10)[8]
 
 
 def latencies(
@@ -170,6 +164,18 @@ def into_tables(place: Place, versions: Sequence[Version], rounds: int) -> Found
     return found
 
 
+def slice_summary(found: Found) -> Iterator[str]:
+    """Yields a line for each row: how the slices of each version compare with the first one's."""
+    for row, figures in found.items():
+        base, *others = figures
+        told = []
+        for name in others:
+            at_best = fast(figures[name]) / fast(figures[base])
+            median = statistics.median(figures[name]) / statistics.median(figures[base])
+            told.append(f"{name} / {base} {at_best:.3f} (median {median:.3f})")
+        yield f"{row:<32}{'   '.join(told)}"
+
+
 def summary(found: Found) -> Iterator[str]:
     """Yields a line for each row: how each version compares with the first one, in the rounds."""
     for row, figures in found.items():
@@ -221,7 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     versions, rounds = arguments.versions, arguments.rounds
     chosen = [contender for name, contender in ROWS.items() if name in arguments.only]
     with servers(".bench-compare", redis=True) as place:
-        found = rates(place, chosen, versions, rounds, arguments.share)
+        slices = rates(place, chosen, versions, rounds, arguments.share)
+        found: Found = {}
         if "latency" in arguments.only:
             for label, exactly_once in (("at least once", False), ("exactly once", True)):
                 service = replace(latency.WORKER, exactly_once=exactly_once)
@@ -229,10 +236,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "tables" in arguments.only:
             found |= into_tables(place, versions, rounds)
     print()
-    for line in summary(found):
+    for line in (*slice_summary(slices), *summary(found)):
         print(line)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1))
+        arguments.json.write_text(json.dumps(slices | found, indent=1))
     return 0
 
 

@@ -1,10 +1,14 @@
 """The handlers of the benchmark. The first call in any process writes its time to a file."""
 
 import asyncio
+import inspect
+import itertools
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kworker import Message
 
@@ -15,8 +19,11 @@ RANDOM_S = 0.005
 PROBE_TOTAL, PROBE_S = -1, 1.0  # of an order that takes long
 HOT_KEY = b"customer-hot"
 REST = int(os.environ.get("BENCH_REST", "0"))
+MARK_EACH = int(os.environ.get("BENCH_MARK_EACH", "0"))
+"""With it, a mark is written before each so many calls of the handler, in each process."""
 
 _begun = False
+_marks = -1  # the file of the marks
 _others = 0  # the records that ended, without the slow ones or those of the hot key
 
 
@@ -135,3 +142,32 @@ def _write_time(variable: str) -> None:
             file.write(str(time.monotonic()))
     except FileExistsError:
         pass  # another thread or process was first
+
+
+def _marked(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
+    """Returns the handler, with a mark before each MARK_EACH calls."""
+    next_number = itertools.count(1).__next__
+
+    def marked(message: Message) -> Any:
+        if next_number() % MARK_EACH == 0:
+            _mark()
+        return handler(message)
+
+    async def marked_async(message: Message) -> Any:
+        return await marked(message)
+
+    return marked_async if inspect.iscoroutinefunction(handler) else marked
+
+
+def _mark() -> None:
+    """Writes the monotonic time and the process' CPU time, both in ns, as a line of its own."""
+    global _marks
+    if _marks < 0:
+        path = f"{os.environ['BENCH_MARKS']}.{os.getpid()}"
+        _marks = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(_marks, b"%d %d\n" % (time.monotonic_ns(), time.process_time_ns()))
+
+
+if MARK_EACH:
+    for _handler in (no_op, result, decoded, wait, wait_async, compute):
+        globals()[_handler.__name__] = _marked(_handler)

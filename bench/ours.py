@@ -25,6 +25,7 @@ class Service:
     `concurrency` handlers run at once, in threads or as tasks. With `claims`, each order is claimed
     and marked as done in Redis. `retries` records wait meanwhile in the delay topic of ten minutes.
     With `rest`, the time ends with so many of the records that the handler counts as the others.
+    With `mark_each`, the handler marks the time after each so many records (see `bench.marks`).
     `kworker` is the command that runs, of this checkout or of another one.
     """
 
@@ -37,6 +38,7 @@ class Service:
     commit_interval: str = "200ms"
     processes: int = 1
     rest: int = 0
+    mark_each: int = 0
     ordering: str = "key"
     kworker: Path = KWORKER
 
@@ -60,6 +62,8 @@ class Service:
             "KWORKER_WORKERS__ORDERING": self.ordering,
             "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
             "BENCH_REST": str(self.rest),
+            "BENCH_MARK_EACH": str(self.mark_each),
+            "BENCH_MARKS": str(place.folder / f"{run}.marks"),
             "BENCH_REST_ENDED": str(place.folder / f"{run}.rest-ended"),
         }
         if self.retries:

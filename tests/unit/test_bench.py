@@ -14,6 +14,7 @@ from bench import (
     landing,
     latency,
     lifecycle,
+    marks,
     plots,
     published,
     stage_profile,
@@ -50,6 +51,22 @@ def test_versions_are_compared_within_each_round() -> None:
     found = {"kworker": {"before": [100.0, 50.0, 100.0], "after": [90.0, 45.0, 110.0]}}
     [line] = compare.summary(found)
     assert line.split() == ["kworker", "after", "/", "before", "0.900", "(0.90", "…", "1.10)"]
+
+
+def test_rates_are_compared_where_nothing_disturbed() -> None:
+    """Half of the time of one version, a neighbour had half of the machine."""
+    slices = {"kworker": {"before": [100.0] * 20, "after": [50.0] * 12 + [90.0] * 8}}
+    [line] = compare.slice_summary(slices)
+    assert line.split() == ["kworker", "after", "/", "before", "0.900", "(median", "0.500)"]
+
+
+def test_slices_between_marks_have_rates_by_time_and_cpu_time(tmp_path: Path) -> None:
+    """A mark each 50 records, each millisecond; half of it on a CPU."""
+    lines = (f"{number * 1_000_000} {number * 500_000}\n" for number in range(marks.MARKS))
+    (tmp_path / "run.marks.17").write_text("".join(lines))
+    found = list(marks.rates(tmp_path, "run", 50))
+    assert len(found) > marks.MARKS / 2
+    assert set(found) == {(50_000.0, 100_000.0)}
 
 
 def test_a_version_must_be_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
