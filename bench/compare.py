@@ -188,6 +188,13 @@ def summary(found: Found) -> Iterator[str]:
         yield f"{row:<32}{'   '.join(told)}"
 
 
+def _tell(lines: Iterable[str], found: Found, file: Path | None) -> None:
+    """Prints a summary, and writes all figures so far: what comes later may fail."""
+    print(*lines, sep="\n", flush=True)
+    if file:
+        file.write_text(json.dumps(found, indent=1))
+
+
 def _version(text: str) -> Version:
     name, equals, checkout = text.partition("=")
     kworker = Path(checkout).resolve() / ".venv/bin/kworker"
@@ -228,6 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [contender for name, contender in ROWS.items() if name in arguments.only]
     with servers(".bench-compare", redis=True) as place:
         slices = rates(place, chosen, versions, rounds, arguments.share)
+        _tell(slice_summary(slices), slices, arguments.json)
         found: Found = {}
         if "latency" in arguments.only:
             for label, exactly_once in (("at least once", False), ("exactly once", True)):
@@ -235,11 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 found |= latencies(place, label, service, versions, rounds)
         if "tables" in arguments.only:
             found |= into_tables(place, versions, rounds)
-    print()
-    for line in (*slice_summary(slices), *summary(found)):
-        print(line)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(slices | found, indent=1))
+        _tell(summary(found), slices | found, arguments.json)
     return 0
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kworker.core.headers import ATTEMPT, DUE, SOURCE
@@ -17,6 +17,7 @@ PARTITIONS = 8
 KEYS = 10_000
 RECORD_BYTES = 200
 TIMEOUT_S = 30.0
+_ASK_S = 0.1
 ALL = 1 << 62  # records
 DELAY, DELAY_S = "10m", 600
 HOT_EVERY = 100  # in the topic HOT, one of so many records has the hot key
@@ -220,7 +221,17 @@ def count_records(servers: str, topic: str, *, committed: bool = True) -> int:
 def ends(consumer: Consumer, topic: str) -> dict[int, int]:
     """The end offset of each partition."""
     partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-    return {
-        p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=TIMEOUT_S)[1]
-        for p in partitions
-    }
+    return {p: _end(consumer, TopicPartition(topic, p)) for p in partitions}
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """Asks again while the broker is not the leader of a partition that has just been created."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
+        except KafkaException as error:
+            not_yet = error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+            if not not_yet or time.monotonic() > deadline:
+                raise
+            time.sleep(_ASK_S)
