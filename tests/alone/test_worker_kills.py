@@ -105,8 +105,8 @@ def _served_too_late(found: Evidence, within_s: float) -> list[tuple[Fault, floa
 def _gap_s(found: Evidence, fault: Fault) -> float:
     """Until the last of its partitions was served again, as far as something waited there.
 
-    Or until the slot was killed again: from then on the time is that kill's. Any record's run
-    serves a partition: those with the key of a suspect wait for its process, the others do not.
+    Or until the slot was killed again: from then on the time is that kill's. Records with the
+    key of a suspect wait for its process: where nothing else waited, any record's run serves.
     """
     killed_again = [
         f.from_ns for f in found.faults if f.slot == fault.slot and f.from_ns > fault.to_ns
@@ -119,13 +119,27 @@ def _gap_s(found: Evidence, fault: Fault) -> float:
     }
     waiting |= {run.position for run in found.runs if run.pid == fault.pid}
     later = [run for run in found.runs if run.start_ns > fault.to_ns]
-    had_waited = {run.at for run in later if run.position in waiting}
+    waited = [run for run in later if run.position in waiting]
+    suspected = _suspected(found, fault)
+    free = [run for run in waited if (run.at, run.key) not in suspected]
+    blocked = {run.at for run in waited} - {run.at for run in free}
     served: dict[At, int] = {}
-    for run in later:
-        if run.at in had_waited:
-            served.setdefault(run.at, run.start_ns)
+    for run in [*free, *(run for run in later if run.at in blocked)]:
+        served.setdefault(run.at, run.start_ns)
     ends = [min(at_ns, until_ns) - fault.to_ns for at_ns in served.values()]
     return max(ends, default=0) / 1e9
+
+
+def _suspected(found: Evidence, fault: Fault) -> set[tuple[At, str]]:
+    """The keys, in their partitions, of runs cut off by this kill or earlier, and not ended yet."""
+    ended = {
+        run.position for run in found.runs if run.end_ns is not None and run.end_ns < fault.from_ns
+    }
+    return {
+        (run.at, run.key)
+        for run in found.runs
+        if run.end_ns is None and run.start_ns < fault.to_ns and run.position not in ended
+    }
 
 
 def _backoff_s(found: Evidence, fault: Fault) -> float:
