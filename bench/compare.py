@@ -3,9 +3,9 @@
 The CPUs of a virtual machine may be twice as fast from one moment to the next, since neighbours
 have the other half of their cores: runs one after the other differ by a third and more. So the
 handler marks the time every few hundred records, and the slices between marks are compared, of all
-rounds: the rate that a tenth of them exceed, in which nothing disturbed, and the median. A version
-given twice, with two names, shows how much is chance. For latencies, the services of all versions
-are started, paused with SIGSTOP, and go on in turns.
+rounds: the rate that a tenth of them exceed, when the CPUs were fast, and the median. That leaves
+chance of more than a few per cent: a version given twice, with two names, shows how much. For
+latencies, the services of all versions are started, paused with SIGSTOP, and go on in turns.
 
 A checkout needs a `make install` of its own. In each figure, more is better: records a second,
 records a second of the worker's CPU time, and for tables and latencies the inverse of the seconds.
@@ -28,6 +28,7 @@ from bench.pausing import LONG_SESSION, Pausing
 from bench.place import Place, servers
 from bench.run import FULL
 from bench.topic import TOPIC, create, fill
+from bench.watched import Broken
 
 PACED_S, UNMEASURED_S = 4.0, 0.5
 ROWS = {
@@ -78,6 +79,8 @@ def rates(
                 service = replace(service, kworker=version.kworker, mark_each=each)
                 ours.measure(place, run, service, records)
                 slices = list(marks.rates(place.folder, run, each))
+                if len(slices) < marks.SLICE:
+                    raise Broken(f"{run}: {records:,} records are too few; give a larger --share")
                 by_time, by_cpu_time = ([pair[i] for pair in slices] for i in (0, 1))
                 for row, column in (
                     (contender.name, by_time),
@@ -90,7 +93,7 @@ def rates(
 
 
 def fast(slices: Iterable[float]) -> float:
-    """Returns the rate that a tenth of the slices exceed: those that nothing disturbed."""
+    """Returns the rate that a tenth of the slices exceed: those on fast CPUs."""
     return statistics.quantiles(slices, n=10)[8]
 
 

@@ -124,6 +124,24 @@ class Output:
         return [(SOURCE, own)] if isinstance(own, bytes) else own
 
 
+def plain_output(topic: str, key: bytes | None, value: bytes, source: bytes, size: int) -> Output:
+    """Makes an output whose only header is `source`, as `Output` does, in half of its time.
+
+    Python 3.11 calls a constructor written in Python more slowly than a function.
+    """
+    output: Output = _new(Output)
+    output.topic = topic
+    output.key = key
+    output.value = value
+    output.partition = -1
+    output.own = source
+    output.size = size
+    return output
+
+
+_new = object.__new__
+
+
 def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:
     """Returns an upper bound of a record's bytes in a record batch."""
     size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")

@@ -53,7 +53,7 @@ def test_versions_are_compared_within_each_round() -> None:
     assert line.split() == ["kworker", "after", "/", "before", "0.900", "(0.90", "…", "1.10)"]
 
 
-def test_rates_are_compared_where_nothing_disturbed() -> None:
+def test_rates_are_compared_where_the_cpus_were_fast() -> None:
     """Half of the time of one version, a neighbour had half of the machine."""
     slices = {"kworker": {"before": [100.0] * 20, "after": [50.0] * 12 + [90.0] * 8}}
     [line] = compare.slice_summary(slices)

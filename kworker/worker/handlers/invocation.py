@@ -97,7 +97,7 @@ def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_
         if (call := record.on_dead) is None:
             return run_one(record, began_ns, thread)
         message = message_of(record, attempts, began_ns + timeout_ns)
-        thread.running = message  # for its log lines; the pool forgets it, not each run
+        thread.running = message
         try:
             if dead := handlers.on_dead_of(message.topic):
                 dead(message, call.error)

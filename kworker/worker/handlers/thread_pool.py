@@ -212,15 +212,9 @@ class ThreadPool:
 
     def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
-        # What thousands of records use: locals cost the least.
-        invoke, add, following, clock_ns = (
-            self._invoke,
-            self.completed.add,
-            run.popleft,
-            time.monotonic_ns,
-        )
+        invoke, add = self._invoke, self.completed.add
+        following, clock_ns = run.popleft, time.monotonic_ns
         words, since_at, place_at, thread = hand.words, hand.since_at, hand.place_at, this_thread()
-        slow_ns, ended_well = SLOW_NS, Results
         record: Record | None = None
         outcome: Outcome | None = None
         done = counted = 0  # of these, `times` has those that were slow
@@ -229,7 +223,7 @@ class ThreadPool:
         while True:
             before_ns = now_ns
             now_ns = clock_ns()
-            if now_ns - before_ns > slow_ns and done:
+            if now_ns - before_ns > SLOW_NS and done:
                 times.runs.add(1, (now_ns - before_ns) / 1e9)
                 counted += 1
                 others_ns += now_ns - before_ns
@@ -255,7 +249,7 @@ class ThreadPool:
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
             record.outcome = outcome
-            if type(outcome) is not ended_well:
+            if type(outcome) is not Results:
                 self._leave_lane(record, run)  # while the record is still this thread's
             add(record)
             done += 1
