@@ -2,10 +2,10 @@
 
 The CPUs of a virtual machine may be twice as fast from one moment to the next, since neighbours
 have the other half of their cores: runs one after the other differ by a third and more. So the
-handler marks the time every few hundred records, and the slices between marks are compared, of all
-rounds: the rate that a tenth of them exceed, when the CPUs were fast, and the median. That leaves
-chance of more than a few per cent: a version given twice, with two names, shows how much. For
-latencies, the services of all versions are started, paused with SIGSTOP, and go on in turns.
+services of all versions are started on the same records, paused with SIGSTOP, and go on in turns,
+which are shorter than what neighbours do. Their handlers mark the time every few hundred records:
+the rate is that of the records between two marks in the turns between them. A version given twice,
+with two names, shows how much is still chance.
 
 A checkout needs a `make install` of its own. In each figure, more is better: records a second,
 records a second of the worker's CPU time, and for tables and latencies the inverse of the seconds.
@@ -15,7 +15,8 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +25,16 @@ from typing import NamedTuple
 from bench import latency, marks, ours, tables
 from bench.contenders import CONTENDERS, Contender
 from bench.paced import Pace, pace
-from bench.pausing import LONG_SESSION, Pausing
+from bench.pausing import Pausing
 from bench.place import Place, servers
 from bench.run import FULL
 from bench.topic import TOPIC, create, fill
-from bench.watched import Broken
+from bench.watched import START_S, Broken
 
 PACED_S, UNMEASURED_S = 4.0, 0.5
+TURN_S = 0.05
+LONG_TURN_S = 1.0  # where handlers sleep, which they also do while they are paused
+LOOK_S = 0.005
 ROWS = {
     each.name: each
     for each in CONTENDERS
@@ -56,7 +60,7 @@ def rates(
     rounds: int,
     share: float,
 ) -> Found:
-    """Measures the rates of slices in rounds, with this share of the records of `make bench`.
+    """Measures rates in rounds, with this share of the records of `make bench`.
 
     Raises Broken if a version ends, or does not do each record once.
     """
@@ -69,32 +73,74 @@ def rates(
         # Each version is the first in some of the rounds.
         order = [*versions[number % len(versions) :], *versions[: number % len(versions)]]
         for contender in contenders:
-            records = FULL.waiting if contender.waits else FULL.records
-            records = round(records * contender.part * share)
-            each = marks.mark_each(records)
+            by_version = _in_turns(place, contender, order, number, share)
             told = []
-            for version in order:
-                run = f"{contender.name}-{number}-{version.name}"
-                service = contender.service(records)
-                service = replace(service, kworker=version.kworker, mark_each=each)
-                ours.measure(place, run, service, records)
-                slices = list(marks.rates(place.folder, run, each))
-                if len(slices) < marks.SLICE:
-                    raise Broken(f"{run}: {records:,} records are too few; give a larger --share")
-                by_time, by_cpu_time = ([pair[i] for pair in slices] for i in (0, 1))
-                for row, column in (
+            for version in versions:
+                by_time, by_cpu_time = by_version[version.name]
+                for row, rate in (
                     (contender.name, by_time),
                     (f"{contender.name}, CPU", by_cpu_time),
                 ):
-                    found.setdefault(row, {}).setdefault(version.name, []).extend(column)
-                told.append(f"{version.name} {fast(by_time):>9,.0f}/s")
-            print(f"  {contender.name:<28}{'   '.join(sorted(told))}", flush=True)
+                    found.setdefault(row, {}).setdefault(version.name, []).append(rate)
+                told.append(f"{version.name} {by_time:>9,.0f}/s")
+            print(f"  {contender.name:<28}{'   '.join(told)}", flush=True)
     return found
 
 
-def fast(slices: Iterable[float]) -> float:
-    """Returns the rate that a tenth of the slices exceed: those on fast CPUs."""
-    return statistics.quantiles(slices, n=10)[8]
+def _in_turns(
+    place: Place, contender: Contender, versions: Sequence[Version], number: int, share: float
+) -> dict[str, tuple[float, float]]:
+    """Returns the rates of each version, by time and by CPU time, when they work in turns."""
+    records = round((FULL.waiting if contender.waits else FULL.records) * contender.part * share)
+    each = marks.mark_each(records)
+    turn_s = LONG_TURN_S if contender.handler.startswith("wait") else TURN_S
+    with ExitStack() as started:
+        services = [
+            started.enter_context(_begun(place, contender, version, number, records))
+            for version in versions
+        ]
+        while not any(marks.nearly_all(place.folder, service.run) for service in services):
+            for service in services:
+                service.pausing.go_on()
+                time.sleep(turn_s)
+                service.pausing.pause()
+        for service in services:
+            service.pausing.go_on()
+        for service in services:
+            ours.end(place, service.run, service.service, service.running)
+        return {
+            version.name: marks.rates(place.folder, service.run, each, service.pausing.turns)
+            for version, service in zip(versions, services, strict=True)
+        }
+
+
+class _Begun(NamedTuple):
+    run: str
+    service: ours.Service
+    running: ours.Running
+    pausing: Pausing
+
+
+@contextmanager
+def _begun(
+    place: Place, contender: Contender, version: Version, number: int, records: int
+) -> Iterator[_Begun]:
+    """Starts a service, and pauses it when each process has marked the time."""
+    run = f"{contender.name}-{number}-{version.name}"
+    each = marks.mark_each(records)
+    service = contender.service(records)
+    service = replace(service, kworker=version.kworker, mark_each=each, paused=True)
+    with ours.reading(place, run, service, records) as running:
+        deadline = time.monotonic() + START_S
+        while marks.begun(place.folder, run) < service.processes:
+            if running.process.poll() is not None or time.monotonic() > deadline:
+                raise Broken(f"{run} has not begun; see {place.folder / run}.log")
+            time.sleep(LOOK_S)
+        pausing = Pausing(running.process.pid)
+        try:
+            yield _Begun(run, service, running, pausing)
+        finally:
+            pausing.go_on()
 
 
 def latencies(
@@ -131,8 +177,8 @@ def _paced(
     run = f"{label}-{version.name}".replace(" ", "-")
     topic = f"{run}.paced"
     create(place.kafka, topic)
-    service = replace(service, topic=topic, kworker=version.kworker)
-    environment = service.environment(place, run) | LONG_SESSION
+    service = replace(service, topic=topic, kworker=version.kworker, paused=True)
+    environment = service.environment(place, run)
     with (
         ours.started_at_the_end(place, run, topic, environment) as process,
         pace(place.kafka, f"{run}.results", topic) as pacing,
@@ -167,18 +213,6 @@ def into_tables(place: Place, versions: Sequence[Version], rounds: int) -> Found
     return found
 
 
-def slice_summary(found: Found) -> Iterator[str]:
-    """Yields a line for each row: how the slices of each version compare with the first one's."""
-    for row, figures in found.items():
-        base, *others = figures
-        told = []
-        for name in others:
-            at_best = fast(figures[name]) / fast(figures[base])
-            median = statistics.median(figures[name]) / statistics.median(figures[base])
-            told.append(f"{name} / {base} {at_best:.3f} (median {median:.3f})")
-        yield f"{row:<32}{'   '.join(told)}"
-
-
 def summary(found: Found) -> Iterator[str]:
     """Yields a line for each row: how each version compares with the first one, in the rounds."""
     for row, figures in found.items():
@@ -191,9 +225,9 @@ def summary(found: Found) -> Iterator[str]:
         yield f"{row:<32}{'   '.join(told)}"
 
 
-def _tell(lines: Iterable[str], found: Found, file: Path | None) -> None:
+def _tell(found: Found, file: Path | None) -> None:
     """Prints a summary, and writes all figures so far: what comes later may fail."""
-    print(*lines, sep="\n", flush=True)
+    print(*summary(found), sep="\n", flush=True)
     if file:
         file.write_text(json.dumps(found, indent=1))
 
@@ -237,16 +271,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     versions, rounds = arguments.versions, arguments.rounds
     chosen = [contender for name, contender in ROWS.items() if name in arguments.only]
     with servers(".bench-compare", redis=True) as place:
-        slices = rates(place, chosen, versions, rounds, arguments.share)
-        _tell(slice_summary(slices), slices, arguments.json)
-        found: Found = {}
+        found = rates(place, chosen, versions, rounds, arguments.share)
+        _tell(found, arguments.json)
         if "latency" in arguments.only:
             for label, exactly_once in (("at least once", False), ("exactly once", True)):
                 service = replace(latency.WORKER, exactly_once=exactly_once)
                 found |= latencies(place, label, service, versions, rounds)
         if "tables" in arguments.only:
             found |= into_tables(place, versions, rounds)
-        _tell(summary(found), slices | found, arguments.json)
+        _tell(found, arguments.json)
     return 0
 
 

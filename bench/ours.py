@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.place import KWORKER, Place
 from bench.topic import ALL, DELAY, TOPIC, Group, count_records, wait_for_retries
@@ -26,6 +27,7 @@ class Service:
     and marked as done in Redis. `retries` records wait meanwhile in the delay topic of ten minutes.
     With `rest`, the time ends with so many of the records that the handler counts as the others.
     With `mark_each`, the handler marks the time after each so many records (see `bench.marks`).
+    A service that is `paused` at times stays in its group meanwhile.
     `kworker` is the command that runs, of this checkout or of another one.
     """
 
@@ -39,6 +41,7 @@ class Service:
     processes: int = 1
     rest: int = 0
     mark_each: int = 0
+    paused: bool = False
     ordering: str = "key"
     kworker: Path = KWORKER
 
@@ -70,33 +73,57 @@ class Service:
             environment["KWORKER_RETRY__DELAYS"] = f'["{DELAY}"]'
         if self.exactly_once:
             environment["KWORKER_DELIVERY__GUARANTEE"] = "exactly-once"
+        if self.paused:
+            environment["KWORKER_KAFKA__SESSION_TIMEOUT_MS"] = "60000"
         if self.claims:
             environment["KWORKER_IDEMPOTENCY__REDIS"] = place.redis
             environment["KWORKER_IDEMPOTENCY__KEY"] = "json:order_id"
         return environment
 
 
-def measure(place: Place, run: str, service: Service, records: int) -> Measured:
-    """Measures the time from the first record read to the last one committed.
+class Running(NamedTuple):
+    """A service that reads `records` records."""
 
-    A topic of its own is read from its begin. With `service.rest`, the time is that until so many
-    others had ended.
-    """
+    process: subprocess.Popen[bytes]
+    group: Group
+    environment: dict[str, str]
+    records: int
+
+
+@contextmanager
+def reading(place: Place, run: str, service: Service, records: int) -> Iterator[Running]:
+    """Runs `kworker start` for about so many records; a topic of its own is read from its begin."""
     group = Group(place.kafka, run, service.topic)
-    records = group.begin(records if service.topic == TOPIC else ALL)
-    environment = service.environment(place, run)
     try:
+        records = group.begin(records if service.topic == TOPIC else ALL)
+        environment = service.environment(place, run)
         command(environment, "topics", "create")
         wait_for_retries(place.kafka, run, service.retries)
         with started(environment, place.folder / f"{run}.log") as process:
-            measured = wait_until_done(group, place.folder / f"{run}.begun", records, process)
-            check(environment, place.kafka, run, service.handler, records)
+            yield Running(process, group, environment, records)
     finally:
         group.close()
+
+
+def measure(place: Place, run: str, service: Service, records: int) -> Measured:
+    """Measures the time from the first record read to the last one committed.
+
+    With `service.rest`, the time is that until so many others had ended.
+    """
+    with reading(place, run, service, records) as running:
+        measured = end(place, run, service, running)
     if service.rest:
         begun, ended = ((place.folder / f"{run}.{what}") for what in ("begun", "rest-ended"))
         seconds = float(ended.read_text()) - float(begun.read_text())
         measured = Measured(service.rest, seconds, measured.peak_bytes)
+    return measured
+
+
+def end(place: Place, run: str, service: Service, running: Running) -> Measured:
+    """Waits until all records are done, each once."""
+    process, group, environment, records = running
+    measured = wait_until_done(group, place.folder / f"{run}.begun", records, process)
+    check(environment, place.kafka, run, service.handler, records)
     return measured
 
 

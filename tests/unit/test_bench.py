@@ -34,7 +34,7 @@ from bench.watched import Measured
         (backpressure, "messages of 40 KB, and runs three consumers"),
         (stage_profile, "a Kafka, writes 2,000,000 records of 200 bytes"),
         (console, "a Kafka, writes 4,000,000 records of 200 bytes"),
-        (compare, "given twice, with two names"),
+        (compare, "paused with SIGSTOP"),
     ],
 )
 def test_help_on_a_benchmark_teaches_and_starts_nothing(
@@ -53,20 +53,16 @@ def test_versions_are_compared_within_each_round() -> None:
     assert line.split() == ["kworker", "after", "/", "before", "0.900", "(0.90", "…", "1.10)"]
 
 
-def test_rates_are_compared_where_the_cpus_were_fast() -> None:
-    """Half of the time of one version, a neighbour had half of the machine."""
-    slices = {"kworker": {"before": [100.0] * 20, "after": [50.0] * 12 + [90.0] * 8}}
-    [line] = compare.slice_summary(slices)
-    assert line.split() == ["kworker", "after", "/", "before", "0.900", "(median", "0.500)"]
-
-
-def test_slices_between_marks_have_rates_by_time_and_cpu_time(tmp_path: Path) -> None:
-    """A mark each 50 records, each millisecond; half of it on a CPU."""
-    lines = (f"{number * 1_000_000} {number * 500_000}\n" for number in range(marks.MARKS))
+def test_a_rate_is_that_of_the_turns_between_marks(tmp_path: Path) -> None:
+    """A mark each 50 records, each millisecond of a turn; half of that on a CPU."""
+    turns = [(turn * 100_000_000, turn * 100_000_000 + 20_000_000) for turn in range(10)]
+    every = [(turn[0] + ms * 1_000_000) for turn in turns for ms in range(20)]
+    after_all_turns = [turns[-1][1] + 1_000_000] * 5
+    lines = (f"{when} {n * 500_000}\n" for n, when in enumerate([*every, *after_all_turns]))
     (tmp_path / "run.marks.17").write_text("".join(lines))
-    found = list(marks.rates(tmp_path, "run", 50))
-    assert len(found) > marks.MARKS / 2
-    assert set(found) == {(50_000.0, 100_000.0)}
+    by_time, by_cpu_time = marks.rates(tmp_path, "run", 50, turns)
+    assert by_time == pytest.approx(50_000, rel=0.01)
+    assert by_cpu_time == pytest.approx(100_000)
 
 
 def test_a_version_must_be_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
