@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kworker.clients.delivery import refused_at_once
 from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.core.headers import SOURCE
 from kworker.core.outcome import Output
 
 _LOG = logging.getLogger("librdkafka")
@@ -75,8 +76,9 @@ def hand_over(
     Raises QueueFull while the producer's queue is full. Raises KafkaException, the library's error,
     if the client refuses the output for another reason.
     """
+    own = output.own
     try:
-        # By position: keywords cost as much again as the call.
+        # By position: keywords cost as much again as the call, and so does the property `headers`.
         produce(
             output.topic,
             output.value,
@@ -85,7 +87,7 @@ def hand_over(
             refused,
             None,
             0,
-            output.headers,
+            [(SOURCE, own)] if type(own) is bytes else own,
         )
     except BufferError:
         raise QueueFull from None

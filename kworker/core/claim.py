@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from kworker.core.message import HeaderList
-from kworker.core.outcome import NO_RESULTS, Output, Results
+from kworker.core.outcome import NO_RESULTS, Output, Results, Succeeded, outputs_of
 
 OUTCOME_BYTES_MAX = 64 * 1024  # of keys, values and headers that are handed over
 
@@ -151,13 +151,14 @@ class Answer:
 # -- outcomes handed over ---------------------------------------------------------------
 
 
-def pack(results: Results) -> str | None:
+def pack(results: Succeeded) -> str | None:
     """Returns results as text to keep in Redis; None if they have more than 64 KiB."""
-    if sum(map(_bytes_of, results)) > OUTCOME_BYTES_MAX:
+    outputs = outputs_of(results)
+    if sum(map(_bytes_of, outputs)) > OUTCOME_BYTES_MAX:
         return None
     packed = [
         (output.topic, _text(output.key), _text(output.value), _texts(output.headers))
-        for output in results
+        for output in outputs
     ]
     return orjson.dumps(packed or None).decode()
 

@@ -98,24 +98,20 @@ class Output:
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        headers: HeaderList | bytes,
+        headers: HeaderList,
         size: int | None = None,
         partition: int = -1,
     ) -> None:
-        """If `headers` is bytes, it is the value of the source header, the output's only header.
+        """`size` is an upper bound of the record's bytes in a batch, if the caller has computed it.
 
-        This form costs less than a list. It is only for the single result of a record that has no
-        headers, if the result has the record's key.
-
-        `size` is an upper bound of the record's bytes in a batch, if the caller has computed it.
         With `partition` -1 the key chooses the partition.
         """
         self.topic = topic
         self.key = key
         self.value = value
         self.partition = partition
-        self.own = headers
-        self.size = size_of(self.headers, key, value) if size is None else size
+        self.own: HeaderList | bytes = headers  # bytes: of the only header, the source
+        self.size = size_of(headers, key, value) if size is None else size
 
     @property
     def headers(self) -> HeaderList:
@@ -124,12 +120,24 @@ class Output:
         return [(SOURCE, own)] if isinstance(own, bytes) else own
 
 
-def plain_output(topic: str, key: bytes | None, value: bytes, source: bytes, size: int) -> Output:
-    """Makes an output whose only header is `source`, as `Output` does, in half of its time.
+class PlainResult(Output):
+    """The outcome of a run that ended well with one result, and at the same time that output.
 
-    Python 3.11 calls a constructor written in Python more slowly than a function.
+    The result has the record's key, and the source header alone, in `own`. Nearly all results are
+    such, and an output in a tuple, with a list of headers, would cost twice as much.
     """
-    output: Output = _new(Output)
+
+    __slots__ = ()
+
+
+def plain_result(
+    topic: str, key: bytes | None, value: bytes, source: bytes, size: int
+) -> PlainResult:
+    """Makes a `PlainResult` in half of the time of a constructor written in Python.
+
+    Python 3.11 calls a constructor more slowly than a function.
+    """
+    output: PlainResult = _new(PlainResult)
     output.topic = topic
     output.key = key
     output.value = value
@@ -154,7 +162,7 @@ RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for 
 _HEADER_OVERHEAD = 8  # two varint lengths
 
 
-class Publishable(tuple[Output, ...]):
+class Outputs(tuple[Output, ...]):
     """The outputs of a record, which is settled once all of them are in Kafka.
 
     The class itself is a tuple. Nearly every record has outputs, and an object around a tuple of
@@ -167,13 +175,16 @@ class Publishable(tuple[Output, ...]):
         return f"{type(self).__name__}({super().__repr__()})"
 
 
-class Results(Publishable):
-    """The outcome of a run that ended well: the outputs are the handler's results."""
+class Results(Outputs):
+    """The outcome of a run that ended well: the outputs are the handler's results.
+
+    One result is often a `PlainResult` instead.
+    """
 
     __slots__ = ()
 
 
-class RetryScheduled(Publishable):
+class RetryScheduled(Outputs):
     """The outcome of a failed run, if the record is to run again later.
 
     The output goes to a delay topic.
@@ -182,7 +193,7 @@ class RetryScheduled(Publishable):
     __slots__ = ()
 
 
-class DeadLettered(Publishable):
+class DeadLettered(Outputs):
     """The outcome of a record that failed for good: the output is its dead letter."""
 
     __slots__ = ()
@@ -210,7 +221,16 @@ NO_RESULTS = Results(())
 """The outcome of a handler that returned None: settled at once."""
 
 
-Outcome = Results | RetryScheduled | DeadLettered | Failed | Skipped | NotAttempted
+Succeeded = Results | PlainResult
+"""The outcomes of a run that ended well."""
+Publishable = Results | PlainResult | RetryScheduled | DeadLettered
+"""The outcomes with outputs: the record is settled once all of these are in Kafka."""
+Outcome = Publishable | Failed | Skipped | NotAttempted
+
+
+def outputs_of(outcome: Publishable) -> Sequence[Output]:
+    """Returns the outputs of an outcome. Hot paths inline this for speed."""
+    return (outcome,) if isinstance(outcome, PlainResult) else outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, zip_longest
 from operator import ne
+from typing import Any
 
 from kworker.core.headers import OFFSET_BITS, Envelope, Source, with_trace
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage, with_headers
 from kworker.core.offset_map import Committed, OffsetRange, encode
-from kworker.core.outcome import RECORD_OVERHEAD, OnDeadCall, Outcome, Output, Results
+from kworker.core.outcome import RECORD_OVERHEAD, OnDeadCall, Outcome, Output, PlainResult, Results
 
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
@@ -272,6 +273,12 @@ class Record:
         self.failed_deliveries = ()  # of outputs that are written anew
 
     @property
+    def outputs(self) -> Sequence[Output]:
+        """The outputs of a record whose outcome is `Publishable`. Hot paths inline this."""
+        outcome: Any = self.outcome
+        return (outcome,) if type(outcome) is PlainResult else outcome
+
+    @property
     def is_first_run(self) -> bool:
         """True if the next run is the first since delivery; a call of `dead` is no first run."""
         first = 1 if self.envelope is None else self.envelope.attempt
@@ -298,8 +305,8 @@ class Record:
             del self.values, self.nth
 
     def _packed(self) -> tuple[Source, Output]:
-        assert isinstance(self.outcome, Results)
-        (result,) = self.outcome
+        result = self.outcome
+        assert isinstance(result, PlainResult)
         assert isinstance(result.own, bytes)
         return Source.parse(result.own), result
 
@@ -348,9 +355,8 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
 def pack(records: Sequence[Record]) -> None:
     """Frees the messages of records that have run; keeps only their values, in one bytes object.
 
-    Each record's outcome must be a single `Output` that was made with bytes as its `headers`. From
-    this output and the kept value, `unpack` restores the message. The bytes object is freed once
-    none of the records is packed any more.
+    Each record's outcome must be a `PlainResult`. From it and the kept value, `unpack` restores the
+    message. The bytes object is freed once none of the records is packed any more.
     """
     values = Values([record.raw.value() for record in records])
     for nth, record in enumerate(records):
@@ -360,8 +366,10 @@ def pack(records: Sequence[Record]) -> None:
 
 
 def all_ended_well(records: Sequence[Record]) -> bool:
-    """Returns True if all outcomes are `Results`: one fast check of many records."""
-    return [type(record.outcome) for record in records].count(Results) == len(records)
+    """Returns True if all outcomes are `Succeeded`: one fast check of many records."""
+    kinds: list[type] = [type(record.outcome) for record in records]
+    well = kinds.count(Results)
+    return well == len(kinds) or well + kinds.count(PlainResult) == len(kinds)
 
 
 def by_partition(records: Iterable[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:

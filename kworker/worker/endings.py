@@ -18,11 +18,14 @@ from kworker.core.outcome import (
     DeadLettered,
     Failed,
     OnDeadCall,
+    PlainResult,
     Results,
     RetryScheduled,
     Skipped,
+    Succeeded,
     TooLarge,
     Unpublishable,
+    outputs_of,
 )
 from kworker.core.record import Partition, Record, all_ended_well
 from kworker.worker.admission import Admission
@@ -90,8 +93,8 @@ class Endings:
             done += self.ended_late([record for record in ended if not record.partition.open])
         others: list[Record] = []
         if not all_ended_well(done):
-            others = [record for record in done if not isinstance(record.outcome, Results)]
-            done = [record for record in done if isinstance(record.outcome, Results)]
+            others = [record for record in done if not isinstance(record.outcome, Succeeded)]
+            done = [record for record in done if isinstance(record.outcome, Succeeded)]
         self._decider.succeeded(done)
         # First, for a record that succeeded may have one of the others behind it in its lane.
         self.finish(done)
@@ -163,7 +166,7 @@ class Endings:
                 record.outcome = None
                 self._lanes.put_back((record,))
                 return False
-            case Results() | RetryScheduled() | DeadLettered() | Skipped():
+            case Results() | PlainResult() | RetryScheduled() | DeadLettered() | Skipped():
                 return True
             case None:
                 raise AssertionError(
@@ -191,7 +194,7 @@ class Endings:
         self._decider.refused(record)
         record.lane = None  # which has gone on
         self._flow.enter(record.partition, (record.memory_bytes,))
-        outputs = record.outcome if isinstance(record.outcome, Results) else None
+        outputs = outputs_of(record.outcome) if isinstance(record.outcome, Succeeded) else None
         record.outcome = Failed(Unpublishable(why, outputs))
         self._ended_early.append(record)
 

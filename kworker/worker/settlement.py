@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from kworker.core import headers
 from kworker.core.flow import Flow
 from kworker.core.outcome import (
     TOMBSTONE,
     DeadLettered,
+    PlainResult,
     Publishable,
     Results,
     RetryScheduled,
@@ -19,9 +21,9 @@ from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.outbox import Outbox, Undeliverable
-from kworker.worker.publish.refusals import outputs_of
 
 _HELD_SHOWN = 3  # dead letters that their topic refuses
+_outcome = attrgetter("outcome")
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ class Settlement:
             self._skip([record for record in ended if isinstance(record.outcome, Skipped)])
             ended = [record for record in ended if isinstance(record.outcome, Publishable)]
         # Those without outputs, too, once any wait: they settle in their order.
-        if self._outbox.pending or any(map(outputs_of, ended)):
+        if self._outbox.pending or any(map(_outcome, ended)):
             self._outbox.add(ended)
         else:
             self._done(ended)
@@ -181,7 +183,7 @@ class Settlement:
         done, retried, dead = [], [], []
         for record in records:
             match record.outcome:
-                case Results():
+                case Results() | PlainResult():
                     done.append(record)
                 case RetryScheduled():
                     retried.append(record)

@@ -14,6 +14,7 @@ from kworker.instance.rejections import Rejections
 from kworker.worker.retries.dead_letter_limit import DeadLetterLimitPolicy
 from kworker.worker.retries.policy import RetryPolicy
 from tests.support.poll_loop_rig import DEAD, GROUP, RESULTS, Bench, retry_topic
+from tests.support.records import plain_result_of
 
 BOTH = pytest.mark.parametrize("name", ["", "w-0"], ids=["at least once", "exactly once"])
 
@@ -58,8 +59,9 @@ def end(bench: Bench, offsets: Iterable[int], *, null: bool = False, size: int =
     for offset in offsets:
         value = b"%d" % offset
         record = bench.holds(value)
-        key, own = (None, []) if null else (record.raw.key(), str(record.source).encode())
-        bench.pool.end(record, [Output(RESULTS, key, value.ljust(size, b"."), own)])
+        padded = value.ljust(size, b".")
+        plain = plain_result_of(record, RESULTS, padded)
+        bench.pool.end(record, [Output(RESULTS, None, padded, [])] if null else plain)
 
 
 def until_idle(bench: Bench) -> None:

@@ -3,8 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from kworker.clients.memory.broker import MemoryKafka
+from kworker.core.headers import SOURCE
 from kworker.core.message import Fields, Headers
-from kworker.core.outcome import NO_RESULTS, Outcome, Output, Results
+from kworker.core.outcome import (
+    NO_RESULTS,
+    Outcome,
+    Output,
+    PlainResult,
+    Results,
+    plain_result,
+    size_of,
+)
 from kworker.core.record import Partition, Record
 
 ORIGIN = b"the log of tests"
@@ -62,6 +71,14 @@ def with_outputs(record: Record, outputs: Iterable[Output]) -> Record:
     """As it comes back from a handler that returned results."""
     record.outcome = outcome_of(list(outputs))
     return record
+
+
+def plain_result_of(record: Record, topic: str, value: bytes) -> PlainResult:
+    """The outcome of a handler that returned a dictionary with this JSON."""
+    source = str(record.source).encode()
+    key = record.raw.key()
+    size = size_of([(SOURCE, source)], key, value)
+    return plain_result(topic, key, value, source, size)
 
 
 def outcome_of(told: Outcome | Sequence[Output] | None) -> Outcome:

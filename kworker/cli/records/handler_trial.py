@@ -1,6 +1,6 @@
 """The end of a handler's run under `kworker try`, and how the command shows it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ from kworker.cli.text import content, printable
 from kworker.config.model import Config
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
-from kworker.core.outcome import Output, Results
+from kworker.core.outcome import Output
 from kworker.core.record_lines import as_text
 
 
@@ -22,7 +22,7 @@ class HandlerTrial:
     source: Source
     attempt: int
     took_s: float
-    results: Results | None = None
+    results: Sequence[Output] = ()
     error: BaseException | None = None
     next: str = ""
     skipped: bool = False
@@ -41,12 +41,12 @@ def lines(trial: HandlerTrial, config: Config) -> Iterator[str]:
         yield printable(failure.stack or str(failure)).rstrip()
         yield f"raised after {trial.took_s * 1000:,.1f} ms; next: {trial.next}"
         return
-    for output in trial.results or ():
+    for output in trial.results:
         yield printable(f"to {output.topic}  key {content(output.key)}")
         for name, value in output.headers:
             yield printable(f"    {name}: {content(value)}")
         yield printable(f"  {content(output.value)}")
-    count = len(trial.results or ())
+    count = len(trial.results)
     results = "1 result" if count == 1 else f"{count:,} results"
     yield f"returned after {trial.took_s * 1000:,.1f} ms, {results}; nothing was written"
 
@@ -60,7 +60,7 @@ def as_data(trial: HandlerTrial, config: Config) -> dict[str, Any]:
         "attempts": len(config.retry.delays) + 1,
         "seconds": trial.took_s,
         "skipped": trial.skipped,
-        "outputs": [_output(output) for output in trial.results or ()],
+        "outputs": [_output(output) for output in trial.results],
         "failure": failure
         and {
             "kind": failure.kind,

@@ -26,7 +26,7 @@ from kworker.core.duration import format_duration
 from kworker.core.failure import Failure
 from kworker.core.headers import Envelope, Forged, without_foreign
 from kworker.core.message import Fields, RawMessage, headers_of
-from kworker.core.outcome import Failed, Outcome, Results
+from kworker.core.outcome import Failed, Outcome, Succeeded, outputs_of
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode, KworkerError, UsageError
 from kworker.log.running import ThreadCall, this_thread
@@ -199,8 +199,8 @@ def _run(config: Config, handlers: "Handlers", record: Record) -> HandlerTrial:
     try:
         outcome = invoke(record, time.monotonic_ns(), this_thread())
         took_s = time.monotonic() - began
-        assert isinstance(outcome, Results)
-        return HandlerTrial(source, attempt, took_s, results=outcome)
+        assert isinstance(outcome, Succeeded)
+        return HandlerTrial(source, attempt, took_s, results=outputs_of(outcome))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the handler's failure is what is shown

@@ -118,7 +118,7 @@ def partition_of(output: Output, topic: MemoryTopic, spread: Iterator[int]) -> i
 
 def to_partition(output: Output, partition: int) -> Output:
     """Returns the output with the partition that was chosen for it."""
-    return Output(output.topic, output.key, output.value, output.own, output.size, partition)
+    return Output(output.topic, output.key, output.value, output.headers, output.size, partition)
 
 
 def murmur2(data: bytes) -> int:

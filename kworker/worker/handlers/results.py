@@ -14,9 +14,10 @@ from kworker.core.outcome import (
     Output,
     Result,
     Results,
+    Succeeded,
     TooLarge,
     Unpublishable,
-    plain_output,
+    plain_result,
 )
 from kworker.core.record import Record
 from kworker.worker.handlers.unfit_result import (
@@ -39,7 +40,7 @@ class ResultEncoder:
         self._limits = limits
         self._replay = replay
 
-    def encode(self, record: Record, returned: Any) -> Results:
+    def encode(self, record: Record, returned: Any) -> Succeeded:
         """Encodes a returned value. Raises Unpublishable if it cannot be written or is too big."""
         if (
             type(returned) is dict
@@ -57,14 +58,14 @@ class ResultEncoder:
             return self._measured(outputs) if outputs else NO_RESULTS
         return self._measured([self._output(record, returned, 0)])
 
-    def _plain(self, record: Record, item: dict[Any, Any]) -> Results:
+    def _plain(self, record: Record, item: dict[Any, Any]) -> Succeeded:
         """Encodes a returned dict faster than `_output` does; only for a record's first run."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
         value = _json(item, 0)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
-        results = Results((plain_output(self._topic, key, value, source, size),))
-        return results if size <= self._limits.max_bytes(self._topic) else self._measured(results)
+        result = plain_result(self._topic, key, value, source, size)
+        return result if size <= self._limits.max_bytes(self._topic) else self._measured([result])
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw

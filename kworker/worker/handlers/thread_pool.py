@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.outcome import Failed, Outcome, Results
+from kworker.core.outcome import Failed, Outcome, PlainResult, Results
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
 from kworker.log.running import this_thread
@@ -249,7 +249,8 @@ class ThreadPool:
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
             record.outcome = outcome
-            if type(outcome) is not Results:
+            kind = type(outcome)
+            if kind is not Results and kind is not PlainResult:
                 self._leave_lane(record, run)  # while the record is still this thread's
             add(record)
             done += 1

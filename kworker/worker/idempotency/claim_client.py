@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from kworker.core.claim import pack
-from kworker.core.outcome import Results
+from kworker.core.outcome import Succeeded
 from kworker.core.record import Partition, Record
 from kworker.worker.idempotency.claim_table import ClaimAnswers, ClaimBatch
 from kworker.worker.idempotency.claim_thread import ClaimThread
@@ -271,7 +271,7 @@ def _log_duplicates(duplicates: list[Record]) -> None:
 
 def _packed(record: Record) -> str | None:
     """Returns a record's results as text; None if its run failed, or if they are too large."""
-    return pack(record.outcome) if isinstance(record.outcome, Results) else None
+    return pack(record.outcome) if isinstance(record.outcome, Succeeded) else None
 
 
 def _among(records: list[Record], chosen: Collection[Record]) -> list[Record]:

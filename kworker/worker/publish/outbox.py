@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kworker.clients.errors import KafkaRequestError, Oversized
+from kworker.core.outcome import PlainResult
 from kworker.core.record import Partition, Record, pack
-from kworker.worker.publish.refusals import Refusals, alone, outputs_of, without
+from kworker.worker.publish.refusals import Refusals, alone, without
 from kworker.worker.topic_limits import TopicLimits
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
@@ -82,11 +83,12 @@ class Outbox:
         total = 0
         plain = []
         for record in records:
-            size = 0
-            for output in outputs_of(record):
-                size += _OBJECT_BYTES + output.size
-                if type(output.own) is bytes:
-                    plain.append(record)
+            outcome: Any = record.outcome
+            if type(outcome) is PlainResult:
+                size = _OBJECT_BYTES + outcome.size
+                plain.append(record)
+            else:
+                size = sum([_OBJECT_BYTES + output.size for output in outcome])
             record.output_bytes = size
             # The record itself is kept, too, for what it became may be refused.
             total += size + record.memory_bytes
@@ -153,7 +155,7 @@ class Outbox:
         """
         self._measured = self._limits.version
         for record in [*self.waiting, *self.refusals]:
-            over = next((o for o in outputs_of(record) if not self._limits.fits(o)), None)
+            over = next((o for o in record.outputs if not self._limits.fits(o)), None)
             if over is not None:
                 most = self._limits.max_bytes(over.topic)
                 why = f"it has up to {over.size} bytes, and {most} are the limit"

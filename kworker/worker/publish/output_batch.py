@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Any
 
 from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.clients.transactions import Broken
-from kworker.core.outcome import Output
+from kworker.core.outcome import Output, PlainResult
 from kworker.core.record import Partition, Record
 from kworker.worker.publish.outbox import Outbox
-from kworker.worker.publish.refusals import outputs_of
 
 PRODUCE_MOST = 5_000  # records a turn, so that polling goes on
 
@@ -53,7 +53,8 @@ class OutputBatch:
         backing_off = refusals.backing_off
         for _ in range(1 if only_torn else min(PRODUCE_MOST, len(waiting))):
             record = waiting[0]
-            outputs = outputs_of(record)
+            outcome: Any = record.outcome
+            outputs = (outcome,) if type(outcome) is PlainResult else outcome
             sent = self._sent if record is torn else 0
             if backing_off and not sent and refusals.blocks(record):
                 outbox.block_first()

@@ -1,14 +1,12 @@
 """Topics that refused outputs and back off, and the records that wait for them."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from math import inf
-from operator import attrgetter
 from typing import NamedTuple
 
 from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of, unanswered
-from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.worker.publish.refusal_search import RefusalSearch
 from kworker.worker.publish.silent_topics import NO_ANSWER, SilentTopics
@@ -59,7 +57,7 @@ class Refusals:
         """
         if record in self._portion:
             return False
-        return any(output.topic in self.backing_off for output in outputs_of(record))
+        return any(output.topic in self.backing_off for output in record.outputs)
 
     def next(self, now: float) -> list[Record]:
         """Removes and returns the records that may be written now, before all others.
@@ -166,7 +164,7 @@ class Refusals:
         If there are several topics, the cause is unknown. Then all topics but the first back off,
         so that the first is tried alone. The returned list is empty.
         """
-        topics = list(dict.fromkeys(o.topic for record in records for o in outputs_of(record)))
+        topics = list(dict.fromkeys(o.topic for record in records for o in record.outputs))
         searched: list[Record] = []
         if len(topics) == 1:
             searched = self._back_off(topics[0], why, now + self._retry_s)
@@ -239,7 +237,7 @@ class Refusals:
 
         Returns a verdict if the record is at fault. If not, the search tries it again later.
         """
-        null = any(output.key is None for output in outputs_of(record) if output.topic == topic)
+        null = any(output.key is None for output in record.outputs if output.topic == topic)
         usual = (topic, null) in self._took and not refusal.sized
         if usual and topic in self._accused and not search.took:
             search.doubt(record, now + self._retry_s)
@@ -265,22 +263,19 @@ class Refusals:
     def settled(self, records: list[Record]) -> None:
         """Notes that the topics of these records accept outputs: all of theirs are in Kafka."""
         # One of many will do: it says what the topic takes.
-        if last := next(filter(None, map(outputs_of, reversed(records))), None):
-            self._took.add((last[-1].topic, last[-1].key is None))
+        if last := next((record for record in reversed(records) if record.outcome), None):
+            output = last.outputs[-1]
+            self._took.add((output.topic, output.key is None))
         if self.problems or self._accused or self._searches:
-            for topic in {output.topic for record in records for output in outputs_of(record)}:
+            for topic in {output.topic for record in records for output in record.outputs}:
                 self.problems.pop(topic, None)
                 self._accused.discard(topic)
                 if search := self._searches.get(topic):
                     search.took = True
 
 
-outputs_of: Callable[[Record], Sequence[Output]] = attrgetter("outcome")
-"""Returns the outputs of a record whose outcome is `Publishable`; asked several times a record."""
-
-
 def is_for(record: Record, topic: str) -> bool:
-    return any(output.topic == topic for output in outputs_of(record))
+    return any(output.topic == topic for output in record.outputs)
 
 
 def alone(record: Record) -> Record:

@@ -23,7 +23,7 @@ from kworker.core.batch import NotAttempted
 from kworker.core.failure import Failure
 from kworker.core.headers import Envelope, carried, trace_of
 from kworker.core.message import Fields
-from kworker.core.outcome import Failed, Results, Unpublishable
+from kworker.core.outcome import Failed, PlainResult, Results, Succeeded, Unpublishable
 from kworker.core.record import Partition, Record
 from kworker.errors import ExitCode
 from kworker.instance.proc import raise_oom_score
@@ -133,7 +133,7 @@ class IsolatedRunner:
                 self._ready.appendleft(record)
             case Failed(error):
                 _send_end(parent, self._numbers.pop(record), record, Failure.in_full(error))
-            case Results() as outcome:
+            case Results() | PlainResult() as outcome:
                 _send_end(parent, self._numbers.pop(record), record, outcome)
 
     def _take(self, most: int) -> deque[Record]:
@@ -156,7 +156,7 @@ class IsolatedRunner:
         return record
 
 
-def _send_end(parent: Parent, number: int, record: Record, outcome: Results | Failure) -> None:
+def _send_end(parent: Parent, number: int, record: Record, outcome: Succeeded | Failure) -> None:
     """Sends the outcome of a run to the worker, and the trace that the record is part of.
 
     If the outcome is too large for the pipe, sends a failure that says so instead.

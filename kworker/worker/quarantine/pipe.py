@@ -9,7 +9,7 @@ from kworker.config.model import Config
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
 from kworker.core.message import Headers
-from kworker.core.outcome import Results
+from kworker.core.outcome import Succeeded
 
 FRAME_BYTES_MAX = 256 << 20  # no run of a handler has more results
 _LENGTH_BYTES = 4
@@ -62,7 +62,7 @@ class RunEnded:
     """
 
     number: int
-    outcome: Results | Failure
+    outcome: Succeeded | Failure
     trace: bytes = b""
 
 

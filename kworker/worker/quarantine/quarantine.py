@@ -13,7 +13,7 @@ import structlog
 from kworker.config.model import Config
 from kworker.core.duration import format_duration
 from kworker.core.failure import Described, Failure
-from kworker.core.outcome import Failed, Results
+from kworker.core.outcome import Failed, Succeeded
 from kworker.core.record import Partition, Record
 from kworker.core.restart import Backoff
 from kworker.core.suspects import (
@@ -187,7 +187,7 @@ class Quarantine:
         self._trial.ended(number)
         return self._records.pop(number)
 
-    def _decide(self, number: int, outcome: Results | Failure) -> None:
+    def _decide(self, number: int, outcome: Succeeded | Failure) -> None:
         record = self._forget(number)
         if isinstance(outcome, Failure):
             record.outcome = Failed(Described(outcome))

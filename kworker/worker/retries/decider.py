@@ -9,7 +9,7 @@ from math import inf
 import structlog
 
 from kworker.core.failure import Failure
-from kworker.core.outcome import DeadLettered, Output, Results, RetryScheduled
+from kworker.core.outcome import DeadLettered, Output, RetryScheduled, Succeeded
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import RecentLetter
 from kworker.worker.retries.circuit_breaker import CircuitBreaker
@@ -134,7 +134,7 @@ class RetryDecider:
 
         Called for a record whose outputs cannot be published. Does nothing unless they are results.
         """
-        if self._breaker is not None and isinstance(record.outcome, Results):
+        if self._breaker is not None and isinstance(record.outcome, Succeeded):
             self._breaker.retract_success()
 
     def _again(self, record: Record, failure: Failure, again: RetryLater, now: float) -> Verdict:

@@ -14,7 +14,16 @@ from kworker.core.claim import (
     state_of,
     unpack,
 )
-from kworker.core.outcome import NO_RESULTS, Output, Results
+from kworker.core.headers import SOURCE
+from kworker.core.outcome import (
+    NO_RESULTS,
+    Output,
+    Results,
+    Succeeded,
+    outputs_of,
+    plain_result,
+    size_of,
+)
 
 DATA = st.none() | st.binary(max_size=50)
 OUTPUTS = st.builds(
@@ -22,12 +31,22 @@ OUTPUTS = st.builds(
 )
 
 
-def plain(results: Results) -> object:
-    return [(o.topic, o.key, o.value, o.headers, o.size) for o in results]
+PLAIN = st.builds(
+    lambda key, value, source: plain_result(
+        "t", key, value, source, size_of([(SOURCE, source)], key, value)
+    ),
+    DATA,
+    st.binary(max_size=50),
+    st.binary(max_size=50),
+)
 
 
-@given(st.just(NO_RESULTS) | st.builds(Results, st.lists(OUTPUTS, min_size=1, max_size=3)))
-def test_an_outcome_is_handed_on_byte_for_byte(results: Results) -> None:
+def plain(results: Succeeded) -> object:
+    return [(o.topic, o.key, o.value, o.headers, o.size) for o in outputs_of(results)]
+
+
+@given(st.just(NO_RESULTS) | PLAIN | st.builds(Results, st.lists(OUTPUTS, min_size=1, max_size=3)))
+def test_an_outcome_is_handed_on_byte_for_byte(results: Succeeded) -> None:
     """Nothing to publish is an outcome, too."""
     packed = pack(results)
     assert packed is not None

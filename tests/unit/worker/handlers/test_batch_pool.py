@@ -22,6 +22,7 @@ from kworker.core.outcome import (
     Output,
     Unavailable,
     Unpublishable,
+    outputs_of,
 )
 from kworker.core.record import Partition, Record
 from kworker.instance.scoreboard import Scoreboard, Slot, Text
@@ -386,8 +387,7 @@ def test_results_and_failures_are_each_records_own(benches: Benches) -> None:
     bench.batches(Calls(answer), size=5)
     bench.feed(records(0, 1, 2, 3, 4))
     outcomes = bench.ended(5)
-    [output] = outcomes[0]
-    assert isinstance(output, Output)
+    [output] = outputs_of(outcomes[0])
     assert output.value == b'{"a":1}'
     assert outcomes[1].error is error
     assert outcomes[2] is NO_RESULTS
@@ -407,7 +407,7 @@ def test_a_batch_that_fails_at_bravo_settles_alpha(benches: Benches) -> None:
     alpha, bravo, charlie = records(0, 1, 2)
     bench.feed([alpha, bravo, charlie])
     outcomes = bench.ended(3)
-    assert [output.value for output in outcomes[0]] == [b'{"order":"alpha"}']
+    assert [output.value for output in outputs_of(outcomes[0])] == [b'{"order":"alpha"}']
     assert outcomes[1].error is cause
     assert isinstance(outcomes[2], NotAttempted)
     assert charlie.attempt == 1
@@ -626,7 +626,7 @@ def test_a_batch_handler_and_a_plain_one_share_a_process(benches: Benches) -> No
     bench.feed([mixed[i] for i in (0, 2, 1, 3)])
     outcomes = bench.ended(4)
     assert calls.made == [(0, 1)]
-    assert [outcomes[offset][0].value for offset in (10, 11)] == [
+    assert [outputs_of(outcomes[offset])[0].value for offset in (10, 11)] == [
         b'{"at":10}',
         b'{"at":11}',
     ]

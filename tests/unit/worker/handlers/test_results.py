@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from kworker.core.headers import Envelope
 from kworker.core.message import HeaderList
-from kworker.core.outcome import NO_RESULTS, Output, Result, Unpublishable
+from kworker.core.outcome import NO_RESULTS, Output, Result, Unpublishable, outputs_of
 from kworker.core.record import Record
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.topic_limits import TopicLimits
@@ -39,7 +39,7 @@ def source(**fields: Any) -> Record:
 
 
 def outputs(returned: Any, record: Record | None = None) -> Sequence[Output]:
-    return an_encoder().encode(record or source(), returned)
+    return outputs_of(an_encoder().encode(record or source(), returned))
 
 
 def one(returned: Any, record: Record | None = None) -> Output:
@@ -275,7 +275,7 @@ def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
     """One oversized record would fail its whole batch, again on every retry."""
     limited = an_encoder(limit=1000)
     overhead = one(b"").size
-    [fits] = limited.encode(source(), bytes(1000 - overhead))
+    [fits] = outputs_of(limited.encode(source(), bytes(1000 - overhead)))
     assert fits.size == 1000
     with pytest.raises(Unpublishable, match=r"orders\.results takes 1000"):
         limited.encode(source(), bytes(1001 - overhead))
@@ -326,7 +326,8 @@ def test_a_replays_results_are_marked_unless_claimed(
     facts.update({RESULTS: 100_000}, {})
     record = source()
     record.claim = claim
-    [output] = ResultEncoder(RESULTS, [], facts, "0a1b2c").encode(record, returned)
+    encoder = ResultEncoder(RESULTS, [], facts, "0a1b2c")
+    [output] = outputs_of(encoder.encode(record, returned))
     assert output.headers == headers
 
 

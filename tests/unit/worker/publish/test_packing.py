@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.producer import MemoryProducer
-from kworker.core.outcome import Output
 from kworker.core.record import PACKED, Record, pack
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.publisher import Publisher
-from tests.support.records import a_partition, a_record, with_outputs
+from tests.support.records import a_partition, a_record, plain_result_of
 
 VALUES = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=30)
 
@@ -19,8 +18,8 @@ def ended(partition_number: int, value: bytes | None, topic: str = "results") ->
     """With a result as a handler's dictionary is one: it has its record's key, and its source."""
     partition = a_partition("orders", partition_number)
     record = a_record(partition, 7, key=b"k%d" % partition_number, value=value)
-    source = str(record.source).encode()
-    return with_outputs(record, [Output(topic, record.raw.key(), b"{}", source)])
+    record.outcome = plain_result_of(record, topic, b"{}")
+    return record
 
 
 def told(record: Record) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from kworker.core.failure import Failure
 from kworker.core.headers import Source
-from kworker.core.outcome import NO_RESULTS, Output, Results
+from kworker.core.outcome import NO_RESULTS, Output, Results, outputs_of, plain_result
 from kworker.worker.quarantine import pipe
 from kworker.worker.quarantine.pipe import Frames, ProtocolError, RunEnded, RunRequest, frame
 
@@ -27,11 +27,13 @@ def test_messages_are_assembled_from_any_pieces(piece: int):
 
 def test_a_result_arrives_as_it_was_made():
     output = Output("orders.results", b"k", b"v", [("kworker-source", b"orders/3/77/1")])
-    [word] = Frames().add(frame(RunEnded(1, Results([output]))))
-    assert isinstance(word.outcome, Results)
-    [arrived] = word.outcome
-    assert (arrived.topic, arrived.key, arrived.value) == ("orders.results", b"k", b"v")
-    assert (arrived.headers, arrived.size) == (output.headers, output.size)
+    plain = plain_result("orders.results", b"k", b"v", b"orders/3/77/1", output.size)
+    for outcome in (Results([output]), plain):
+        [word] = Frames().add(frame(RunEnded(1, outcome)))
+        assert type(word.outcome) is type(outcome)
+        [arrived] = outputs_of(word.outcome)
+        assert (arrived.topic, arrived.key, arrived.value) == ("orders.results", b"k", b"v")
+        assert (arrived.headers, arrived.size) == (output.headers, output.size)
 
 
 def test_a_frame_too_large_is_refused_by_writer_and_reader(
