@@ -99,11 +99,15 @@ def _in_turns(
             started.enter_context(_begun(place, contender, version, number, records))
             for version in versions
         ]
-        while not any(marks.nearly_all(place.folder, service.run) for service in services):
+        ended = False
+        while not ended:
             for service in services:
                 service.pausing.go_on()
                 time.sleep(turn_s)
                 service.pausing.pause()
+                if service.running.process.poll() is not None:
+                    raise Broken(f"{service.run} has ended; see {place.folder / service.run}.log")
+            ended = any(marks.nearly_all(place.folder, service.run) for service in services)
         for service in services:
             service.pausing.go_on()
         for service in services:
@@ -115,6 +119,8 @@ def _in_turns(
 
 
 class _Begun(NamedTuple):
+    """A service that has begun, and is paused."""
+
     run: str
     service: ours.Service
     running: ours.Running

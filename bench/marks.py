@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench.watched import Broken
+
 MARKS = 400  # of a run
 _EDGES = 10  # marks, where the worker has less to do
 
@@ -28,13 +30,16 @@ def rates(
 ) -> tuple[float, float]:
     """Returns the records in a second of a run's turns, and in a second of its CPU time.
 
-    Marks after the last turn do not count. Both rates are the sums of those of its processes.
+    Only marks from the first turn to the last one count. Both rates are the sums of those of its
+    processes. Raises Broken if too few marks were left in these turns.
     """
     by_time = by_cpu_time = 0.0
     for path in folder.glob(f"{run}.marks.*"):
         lines = path.read_text().splitlines()
         marks = sorted((int(when), int(cpu)) for when, cpu in map(str.split, lines))
-        marks = [mark for mark in marks[_EDGES:] if mark[0] <= turns[-1][1]]
+        marks = [mark for mark in marks[_EDGES:] if turns[0][0] <= mark[0] <= turns[-1][1]]
+        if len(marks) <= _EDGES:
+            raise Broken(f"{run} left {len(marks)} marks in its turns; give a larger --share")
         (began, cpu_before), (ended, cpu_after) = marks[0], marks[-1]
         records = 1e9 * (len(marks) - 1) * each
         by_time += records / _common(turns, began, ended)
