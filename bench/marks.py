@@ -6,7 +6,7 @@ from pathlib import Path
 from bench.watched import Broken
 
 MARKS = 400  # of a run
-_EDGES = 10  # marks, where the worker has less to do
+EDGES = 10  # marks, where the worker has less to do
 
 
 def mark_each(records: int) -> int:
@@ -14,15 +14,9 @@ def mark_each(records: int) -> int:
     return max(1, records // MARKS)
 
 
-def begun(folder: Path, run: str) -> int:
-    """Returns the number of a run's processes that have left a mark."""
-    return len(list(folder.glob(f"{run}.marks.*")))
-
-
-def nearly_all(folder: Path, run: str) -> bool:
-    """Says whether a run, in all its processes, has left nearly all its marks."""
-    files = folder.glob(f"{run}.marks.*")
-    return sum(file.read_bytes().count(b"\n") for file in files) > MARKS - _EDGES
+def count(folder: Path, run: str) -> int:
+    """Returns the number of marks that a run of one process has left so far."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob(f"{run}.marks.*"))
 
 
 def rates(
@@ -30,21 +24,17 @@ def rates(
 ) -> tuple[float, float]:
     """Returns the records in a second of a run's turns, and in a second of its CPU time.
 
-    Only marks from the first turn to the last one count. Both rates are the sums of those of its
-    processes. Raises Broken if too few marks were left in these turns.
+    Only marks from the first turn to the last one count. Raises Broken if these are too few.
     """
-    by_time = by_cpu_time = 0.0
-    for path in folder.glob(f"{run}.marks.*"):
-        lines = path.read_text().splitlines()
-        marks = sorted((int(when), int(cpu)) for when, cpu in map(str.split, lines))
-        marks = [mark for mark in marks[_EDGES:] if turns[0][0] <= mark[0] <= turns[-1][1]]
-        if len(marks) <= _EDGES:
-            raise Broken(f"{run} left {len(marks)} marks in its turns; give a larger --share")
-        (began, cpu_before), (ended, cpu_after) = marks[0], marks[-1]
-        records = 1e9 * (len(marks) - 1) * each
-        by_time += records / _common(turns, began, ended)
-        by_cpu_time += records / (cpu_after - cpu_before)
-    return by_time, by_cpu_time
+    [path] = folder.glob(f"{run}.marks.*")
+    lines = path.read_text().splitlines()
+    marks = sorted((int(when), int(cpu)) for when, cpu in map(str.split, lines))
+    marks = [mark for mark in marks[EDGES:] if turns[0][0] <= mark[0] <= turns[-1][1]]
+    if len(marks) <= EDGES:
+        raise Broken(f"{run} left {len(marks)} marks in its turns; give a larger --share")
+    (began, cpu_before), (ended, cpu_after) = marks[0], marks[-1]
+    records = 1e9 * (len(marks) - 1) * each
+    return records / _common(turns, began, ended), records / (cpu_after - cpu_before)
 
 
 def _common(turns: Iterable[tuple[int, int]], began: int, ended: int) -> int:
