@@ -98,7 +98,7 @@ def fetch(
 ) -> list[Path]:
     """Returns the archives of `coordinate` and its dependencies, from the cache or the network.
 
-    With `alone`, returns only its own archive. If all archives are in the cache, needs neither the
+    With `alone`, leaves out the dependencies. If all archives are in the cache, needs neither the
     network nor Java; if not, blocks while Ivy downloads them. Several processes may call this at
     once. Raises `Unreachable` if the archives cannot be fetched, and `ConfigError` if pyspark is
     missing, or Java is missing or too old.

@@ -11,8 +11,8 @@ from kworker.core.message import Fields, Headers, RawMessage, Undecodable
 class Message:
     """One record of a source topic. Its attributes cannot be set.
 
-    Fields are read from the client's own record when asked for, because most handlers use two of
-    them and making all eight costs more than a cheap handler.
+    A field is read from the Kafka client's record only when the handler asks for it: most handlers
+    use two fields, and to read all eight costs more than the run of a cheap handler.
     """
 
     __slots__ = ("_attempt", "_attempts", "_deadline_ns", "_raw")
@@ -90,7 +90,7 @@ class Message:
         """Returns the value parsed as JSON; None for a null value.
 
         Raises Undecodable, a ValueError, if the value is not JSON or is nested too deeply. If the
-        handler does not catch it, the record becomes a dead letter at once.
+        handler does not catch this error, the record becomes a dead letter at once.
         """
         value = self.value
         try:

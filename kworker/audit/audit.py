@@ -38,7 +38,7 @@ class AuditScope:
     """The scope of an audit: a range of time of the source records, and what to report.
 
     With `every_record_has_a_result`, a record that was settled without a result counts as a hole.
-    `problems_max` is the number of problems that are listed; all are counted.
+    At most `problems_max` problems are listed; all are counted.
     """
 
     time_range: TimeRange

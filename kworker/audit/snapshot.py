@@ -65,12 +65,12 @@ class AuditTopics:
 
 @dataclass(frozen=True, slots=True)
 class AuditSnapshot:
-    """The positions of a service at one moment, and the offsets of its topics soon after it.
+    """The positions of a service at one moment, and the offsets of its topics soon after.
 
-    `settled` tells which offsets are settled, in each partition that the service reads. `spans` has
-    the offsets to read in each partition. Its ends are read after `settled`, so they lie beyond all
-    outputs of the settled records. `table_positions` has, for each table, its position in each
-    partition of the results topic.
+    `settled` has the settled offsets of each partition that the service reads. `spans` has the
+    offsets that the audit reads in each partition. The ends of `spans` were found after `settled`,
+    so they lie beyond all outputs of the settled records. `table_positions` has the position of
+    each table in each partition of the results topic.
     """
 
     topics: AuditTopics
@@ -80,7 +80,7 @@ class AuditSnapshot:
     table_positions: Mapping[str, Mapping[int, int]]
 
     def settled_of(self, topic: str) -> dict[int, Settled]:
-        """Returns, by partition of a topic, which of its offsets are settled."""
+        """Returns the settled offsets of a topic, by partition."""
         return {
             number: self.settled.get((name, number), _NOTHING)
             for name, number in self.spans
@@ -133,7 +133,7 @@ def _partitions(admin: GroupAdmin, topics: Sequence[str]) -> list[PartitionId]:
 def _settled(
     config: Config, admin: GroupAdmin, topics: AuditTopics, numbers: Sequence[PartitionId]
 ) -> dict[PartitionId, Settled]:
-    """Returns the settled offsets in the topics that workers and delay process read."""
+    """Returns the settled offsets in the topics that the workers and the delay process read."""
     own = {config.name: {*topics.sources, topics.requeue}}
     if topics.delays:
         own[delay_group(config)] = {*topics.delays}
@@ -163,8 +163,8 @@ def _ends(
 ) -> dict[PartitionId, int]:
     """Returns the end of each partition for a reader of committed records.
 
-    In topics that the service writes, an open transaction may hide records that are there at the
-    call. Waits until it hides none of them. Raises KworkerError if this takes too long.
+    In topics that the service writes, an open transaction may hide records that were there before
+    this call. Waits until none of them is hidden. Raises KworkerError if this takes too long.
     """
     written = {*topics.written, topics.dead_state}
     now = admin.list_offsets([at for at in numbers if at[0] in written], "latest")

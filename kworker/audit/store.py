@@ -59,7 +59,7 @@ class TraceStore:
 
     @property
     def names(self) -> list[str]:
-        """The names of topics and tables; traces and keys have the index of a name in this list."""
+        """The names of topics and tables; traces and keys refer to them by index in this list."""
         return list(self._numbers)
 
     def number(self, topic: str) -> int:

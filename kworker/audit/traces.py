@@ -40,7 +40,7 @@ class TraceFinder:
                 yield source, Trace(TraceKind.SOURCE, *place, done)
 
     def results(self, raws: Iterable[RawMessage]) -> Found:
-        """Yields a trace for each result of source records in the range, except a replay's."""
+        """Yields a trace for each result of source records in the range, except in replays."""
         for raw, headers in _with_headers(raws):
             own, _ = names.parted(headers)
             source = _source(own)
@@ -76,7 +76,7 @@ class TraceFinder:
                 yield envelope.source, trace
 
     def dead_letters(self, raws: Iterable[RawMessage], resolutions: Resolutions) -> Found:
-        """Yields a trace for each dead letter of source records in the range, except a replay's."""
+        """Yields a trace for each dead letter of source records in the range, except in replays."""
         for raw in raws:
             letter = DeadLetter.of(raw)
             source = letter.source

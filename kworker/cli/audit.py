@@ -57,7 +57,7 @@ def audit(
         bool,
         typer.Option(
             "--expect-results",
-            help="The handler returns a result for every record: without one is a hole.",
+            help="The handler returns a result for every record: a missing result is a hole.",
         ),
     ] = False,
     no_tables: Annotated[
@@ -75,10 +75,11 @@ def audit(
     letter, waiting for a retry, settled without a result (the handler returned none, idempotency
     had seen it, or it lies before the group's first position), or not settled.
 
-    A double is a record with the same result twice, with a result and an open dead letter, or with
-    two rows. A hole is a result that is missing although later ones of its record exist, a retry
-    that was lost, or a result without a row. Exit code 1 if there is any. Replays are left out. A
-    table with a transform, or in another mode than append, is not compared.
+    A double is a record with the same result twice, with a result and an open (unresolved) dead
+    letter, with two open dead letters, or with two rows for one result. A hole is a result that is
+    missing although later results of its record exist, a retry that was lost, or a result without a
+    row. Exit code 1: there is a double or a hole. Replays are left out. A table with a transform,
+    or in another mode than append, is not compared.
 
     It needs free space in $TMPDIR, about 100 bytes for each record, result and retry.
     """

@@ -88,11 +88,11 @@ def startup(
     timeout: TimeoutOption = "10s",
     as_json: JsonOption = False,
 ) -> None:
-    """Succeed once all workers have joined for the first time, as /startupz does.
+    """Succeed once all workers have joined their group for the first time, as /startupz does.
 
     Example: [bold]kworker health startup[/bold]
 
-    Exit code 1: they have not. Exit code 3: the service does not run.
+    Exit code 1: not all have joined. Exit code 3: the service does not run.
     """
     client = _client(config, state_dir, timeout)
     _answer("started", probes.why_not_started, client, as_json=as_json)
@@ -149,6 +149,6 @@ def _line(name: str, state: str, problems: list[str]) -> str:
 
 
 def _print_json(document: dict[str, Any], problems: list[str]) -> None:
-    """Prints a JSON object with the fields that the console's probes answer."""
+    """Prints a JSON object with the same fields as the answers of the console's probes."""
     told = {name: document.get(name) for name in ("name", "state")}
     typer.echo(json.dumps({"ok": not problems, **told, "reasons": problems}))

@@ -94,8 +94,8 @@ def reset(
     Example: [bold]kworker offsets reset --to -2h --dry-run[/bold]
 
     The service must be stopped. Unfinished records before the new position are skipped; all
-    records from the new position on run again. If a partition does not hold that offset, it gets
-    the nearest one that it holds.
+    records from the new position on run again. If a partition does not hold the offset that
+    you choose, its new position is the nearest offset that it holds.
     """
     loaded = toml_file.load(config)
     goal = _goal(to)
@@ -197,7 +197,11 @@ def _refuse_without_positions(config: Config, rows: Sequence[GroupPosition]) -> 
 def _warn_of_requeue(
     config: Config, rows: Sequence[GroupPosition], chosen: Sequence[GroupPosition]
 ) -> None:
-    """Warns if the requeue topic has no positions, so that all its records would run again."""
+    """Warns if the group neither has nor gets positions in partitions of the requeue topic.
+
+    All records of these partitions would run again. `chosen` are the partitions whose positions
+    the reset sets.
+    """
     lost = [row for row in rows if row.topic == config.requeue_topic and row not in chosen]
     count = sum(row.high - row.low for row in lost if row.committed is None)
     if count:

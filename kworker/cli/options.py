@@ -52,7 +52,7 @@ def parse_rate(text: str | None) -> float | None:
 
 
 def parse_when(option: str, text: str, now_ms: int) -> int:
-    """Returns the time in ms that an option gives. Raises UsageError for any other text."""
+    """Returns the time of an option's `text`, in ms. Raises UsageError if it is not a time."""
     try:
         return parse_time(text, now_ms)
     except ValueError as error:

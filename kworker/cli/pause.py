@@ -144,10 +144,10 @@ def _accept_dead(config: Config) -> None:
 
 
 class _Desk:
-    """Writes orders to pause or resume topics to this instance's file, and to Redis if configured.
+    """Writes pause and resume orders to this instance's file, and to Redis if configured.
 
-    `known` has the newest order for each topic. If Redis does not answer, new orders from other
-    hosts may be missing.
+    The attribute `known` has the newest order for each topic. If Redis does not answer, `known` may
+    lack new orders from other hosts.
     """
 
     def __init__(self, verb: str, config: Config) -> None:

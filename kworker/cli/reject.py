@@ -46,11 +46,11 @@ def reject(
 
     Example: [bold]kworker reject orders:3:1042[/bold]
 
-    Use it for a record that fails again and again, waits in memory, or delays others. The record
-    must exist and must not be finished; its retry may wait in a delay topic. A run that has begun
-    is not interrupted. If this run succeeds and its results are published, the record does not
-    become a dead letter. Type the command on the host whose worker has the partition. The rejection
-    survives restarts; it ends when the record is finished, or after a day.
+    Use it for a record that fails again and again, waits in memory, or delays other records. The
+    record must exist and must not be finished; its retry may be waiting in a delay topic. A run
+    that has begun is not interrupted. If this run succeeds and its results are published, the
+    record does not become a dead letter. Type the command on the host whose worker has the
+    partition. The rejection survives restarts; it ends when the record is finished, or after a day.
     """
     from kworker.instance.rejections import Rejections
     from kworker.instance.state_folder import StateFolder

@@ -112,8 +112,8 @@ def _print_plan(config: Config, ranges: "OffsetRanges", *, as_json: bool) -> Non
     """Prints the number of records that a replay would run, and their offsets.
 
     If the replay has a range of time, this function reads the records to count them, since their
-    timestamps may be out of order. Without a range of time, the number of offsets is printed as the
-    most that it can be.
+    timestamps may be out of order. Without a range of time, it prints the number of offsets: the
+    replay would run at most that many records.
     """
     counts = _counts(config, ranges) if ranges.has_time_bounds or not ranges.spans else None
     rows = [

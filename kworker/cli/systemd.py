@@ -45,7 +45,7 @@ def print_unit(
         typer.Option(help="Path of the kworker command to run.", show_default="this one"),
     ] = None,
 ) -> None:
-    """Print a unit that runs this kworker, in a sandbox.
+    """Print a systemd unit that runs this kworker, and restricts what it may access.
 
     Example: [bold]kworker systemd print > /etc/systemd/system/kworker@.service[/bold]
 

@@ -67,7 +67,7 @@ def abort(
     Example: [bold]kworker transactions abort --yes[/bold]
 
     Nothing is lost: the positions in an aborted transaction are not committed, so the records
-    before these positions run again, and the topics get their outputs a second time. This command
+    before these positions run again, and their outputs are written a second time. This command
     does not abort a transaction that hangs in a topic of the service and hides no positions: that
     transaction ends with the next transaction of its producer.
     """

@@ -81,7 +81,7 @@ def _is_in_a_home(path: Path) -> bool:
 
 
 def _word(text: str) -> str:
-    """Returns the text as one word of a unit's line: in quotes if it would be several."""
+    """Returns the text as one word of a unit's line: in quotes if it would otherwise be several."""
     if not any(each.isspace() or each in "\"'\\" for each in text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -47,7 +47,7 @@ class Admin(AdminConnection):
         return self._call(lambda: self._client().cluster_id(timeout=self._timeout_s))
 
     def topic_names(self) -> list[str]:
-        """Returns every topic that this user may see."""
+        """Returns the names of all topics that the brokers let this user see."""
         return sorted(self._metadata().topics)
 
     def topics(self, names: Iterable[str], config: Iterable[str] = ()) -> dict[str, TopicInfo]:
@@ -140,7 +140,7 @@ class Admin(AdminConnection):
             return [(tp.topic, tp.partition) for tp in islice(hidden, _HIDDEN_MOST)]
 
     def broker_setting(self, name: str) -> str | None:
-        """Returns the value of a setting of one broker; None if the broker has no such setting."""
+        """Returns a setting's value on one of the brokers; None if that broker does not have it."""
         broker = str(next(iter(self._metadata().brokers)))
         asked = ConfigResource(ResourceType.BROKER, broker)
         [future] = (
@@ -178,7 +178,7 @@ class Admin(AdminConnection):
     def _consumer_beside(self, group: str, *, stable: bool = True) -> Iterator[Consumer]:
         """Opens a consumer that sends requests about the group without joining it.
 
-        An AdminClient could send these requests, too. But in library version 2.16 it crashes the
+        An AdminClient could send these requests, too. But with librdkafka 2.16 it crashes the
         process while the group has no coordinator, as in a new cluster. If `stable` is False, the
         brokers also report positions that an open transaction may change.
         """

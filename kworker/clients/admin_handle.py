@@ -17,9 +17,9 @@ class AdminHandle:
 
     librdkafka sends most of these requests to the broker that it takes for the controller, and is
     connected to few others. While a client knows no topic, it does not ask again which broker is
-    the controller. If the broker that it uses hangs, or once answered that there was no controller,
+    the controller. If the broker that it asks hangs, or once answered that there was no controller,
     then requests time out for as long as the client lives, although other brokers would answer. A
-    new client finds those. So the caller sets `stale` when a request has timed out.
+    new client finds the other brokers. So the caller sets `stale` when a request has timed out.
     """
 
     def __init__(self, properties: Mapping[str, Any], logger: logging.Logger) -> None:
@@ -32,7 +32,7 @@ class AdminHandle:
     def client(self) -> AdminClient:
         """Returns the client for the next request: a new one if the last was stale.
 
-        If it is new, requests to which the last client has no answer yet fail.
+        When a new client is made, unanswered requests of the last client fail.
         """
         if self.stale:
             self.read_log()

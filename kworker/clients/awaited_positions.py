@@ -1,4 +1,4 @@
-"""Requests the data that an assignment needs, inside the rebalance callback, until it comes."""
+"""Repeats requests for the data that an assignment needs, inside the rebalance callback."""
 
 import time
 from collections.abc import Callable, Iterable

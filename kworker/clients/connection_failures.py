@@ -99,8 +99,8 @@ class ConnectionFailures(logging.Handler):
 
     librdkafka tries to connect again and again, and logs each failure in other words. If a line
     says that brokers turn the client away (a rejection), lines about other failures do not replace
-    it until brokers answer, or until more than 20 such lines have followed it. Used by the thread
-    that polls the client.
+    it until brokers answer, or until more than 20 lines about other failures have followed it. Used
+    by the thread that polls the client.
     """
 
     def __init__(self) -> None:

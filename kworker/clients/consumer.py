@@ -94,7 +94,7 @@ class KafkaConsumer:
     def recreate(self) -> None:
         """Makes a new client with the same subscription, and closes the present one.
 
-        For a present client that was fenced, or that has been out of its group for too long.
+        Call this if the present client was fenced, or has been out of its group for too long.
         """
         self._client_number += 1
         self._unresumed, self._paused, self._early = {}, set(), []
@@ -164,8 +164,8 @@ class KafkaConsumer:
     def _take_early(self, most: int) -> list[RawMessage]:
         """Returns up to `most` of the messages that were held back, and no longer holds them.
 
-        Leaves those of partitions that are not resumed yet, or are paused. A message is a record,
-        or an error that librdkafka passes on like a record.
+        Messages of partitions that are paused, or not resumed yet, stay held back. A message is a
+        record, or an error that librdkafka passes on like a record.
         """
         now: list[RawMessage] = []
         later: list[RawMessage] = []
@@ -179,8 +179,8 @@ class KafkaConsumer:
         """Keeps for later the records of partitions that wait to be resumed; returns the rest.
 
         An assigned partition waits until the caller resumes it. If a partition was revoked and
-        assigned again during one `poll`, its records may be from the earlier assignment: they are
-        dropped, and the client seeks to the start of the new one, so that it fetches them again.
+        assigned again during one `poll`, its records may be from the earlier assignment. So this
+        method drops these records, and seeks to the position at which the new assignment begins.
         """
         early = [raw for raw in batch if _at(raw) in self._unresumed]
         older = {
@@ -245,9 +245,9 @@ class KafkaConsumer:
     def assign(self, positions: Mapping[PartitionId, int | None]) -> None:
         """Begins to fetch partitions at these positions; `poll` returns no records before `resume`.
 
-        A position is an offset, None for the first offset, or LOST for the committed position. This
-        method does not pause the client, since a paused client would fetch nothing for a second
-        after `resume`. Instead, `poll` holds the records back.
+        A position is an offset, None for the first offset, or this module's constant `LOST` for the
+        committed position. This method does not pause the client, since a paused client would fetch
+        nothing for a second after `resume`. Instead, `poll` holds the records back.
         """
         starts = {at: OFFSET_BEGINNING if p is None else p for at, p in positions.items()}
         partitions = [TopicPartition(*at, start) for at, start in starts.items()]
@@ -264,9 +264,9 @@ class KafkaConsumer:
     def _wake_fetchers(self, kept: Iterable[PartitionId]) -> None:
         """Makes the library fetch `kept`, the partitions that stay assigned in a rebalance.
 
-        The library pauses them meanwhile. Its thread for a broker is not told that they are
-        resumed: it notices this when it has other work, or after a second. So this method gives it
-        a request to send.
+        The library pauses these partitions during a rebalance, and resumes them afterwards. But its
+        thread for a broker notices that only after a second, or when it has other work. So this
+        method sends the broker a request, which is such work.
         """
         if asked := [TopicPartition(*at, OFFSET_END) for at in kept]:
             with suppress(KafkaException):  # else they wait for that second

@@ -65,7 +65,7 @@ def unanswered(reports: Iterable[tuple[Any, Any]]) -> set[str]:
 
 
 def refused_at_once(error: KafkaError) -> KafkaRequestError:
-    """Converts the error with which `produce` itself refuses a record, before it is sent."""
+    """Converts the error that librdkafka's `produce` raises for a record that it refuses."""
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return Oversized(error.str())
     return KafkaRequestError(str(error), retriable=True)

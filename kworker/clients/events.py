@@ -8,7 +8,7 @@ from kworker.core.message import RawMessage
 
 
 class ConsumerEvent(Enum):
-    """The kind of an event that `poll` returns in place of a record."""
+    """The kind of an event that a consumer's `poll` returns in place of a record."""
 
     PARTITION_EOF = auto()  # the end of a partition, at the event's offset
     OUT_OF_RANGE = auto()  # the position is outside of what the partition holds, or there is none

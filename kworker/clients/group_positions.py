@@ -38,9 +38,10 @@ class GroupAdmin(PositionsAdmin, Protocol):
 def offset_spans(
     admin: PositionsAdmin, partitions: Collection[PartitionId], *, committed: bool = False
 ) -> dict[PartitionId, range]:
-    """Returns the offsets in each partition. With `committed`, they end before open transactions.
+    """Returns the range of offsets in each partition.
 
-    Sends two requests, however many the partitions are.
+    With `committed`, a range ends before the first open transaction in its partition. Sends two
+    requests for any number of partitions.
     """
     high = admin.list_offsets(partitions, "latest", committed=committed)
     low = admin.list_offsets(partitions, "earliest")
@@ -50,7 +51,7 @@ def offset_spans(
 def group_positions(
     admin: PositionsAdmin, group: str, held: Spans, *, stable: bool = True
 ) -> list[GroupPosition]:
-    """Returns the group's position in each partition; `held` has the offsets that each holds.
+    """Returns the group's position in each partition; `held` has each partition's offsets.
 
     If `stable` is False, does not wait for open transactions that are to change a position.
     """

@@ -60,7 +60,7 @@ class TopicWatch:
     def turn(self) -> None:
         """Stores the brokers' answer, if it has come, and sends the next request. Never waits.
 
-        The requests are, in turn, for the list of partitions and for their end offsets.
+        Requests the list of partitions and the partitions' end offsets alternately.
         """
         self._admin.read_log()
         if not all(future.done() for future in self._asked.values()):
@@ -169,11 +169,11 @@ class GroupOffsets:
         self._published.clear()
 
     def settle(self, positions: Mapping[int, int], timeout_s: float) -> None:
-        """Commits the last positions, and waits for the commit, `timeout_s` at most.
+        """Commits `positions`, the last ones, and waits for this commit, `timeout_s` at most.
 
-        If an earlier commit is still under way, waits for that one instead. Once that has ended,
-        begins the last commit, but does not wait for it. Raises nothing if a commit fails or takes
-        too long.
+        If an earlier commit is still under way, waits for the earlier one instead. If the earlier
+        one ends in time, then begins to commit `positions`, and returns without waiting. Raises
+        nothing if a commit fails or takes too long.
         """
         self.publish(positions)
         if self._writing is not None:

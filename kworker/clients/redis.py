@@ -137,8 +137,9 @@ class RedisClaims:
     ) -> None:
         """Does not connect yet. Raises ValueError for an invalid URL.
 
-        For `own_record_s` seconds, only the record that has led to a kept outcome may take it up.
-        Then another record of the same event may take it up, too.
+        Redis keeps the outcome of a run for a worker that can publish it. For `own_record_s`
+        seconds, only a worker with the record of that run is permitted to publish it. After that,
+        a worker with another record of the same event is permitted, too.
         """
         self._redis = client(url, timeout_s)
         self._script = self._redis.register_script(_EXCHANGE)
@@ -149,7 +150,7 @@ class RedisClaims:
         self._times_ms = [round(each * 1000) for each in times_s]
 
     def exchange(self, ask: Exchange) -> Answer:
-        """Marks events as done, releases claims and makes new ones, all in one round trip.
+        """Marks events as done, keeps outcomes, releases and makes claims, in one round trip.
 
         Blocks until Redis answers. Raises `Unreachable` after the time-out, or if Redis refuses.
         Redis may then have done all, some or none of that, and the caller may repeat the call.
@@ -204,7 +205,11 @@ class RedisTexts:
 
 @dataclass(frozen=True, slots=True)
 class RedisServerInfo:
-    """The settings of a Redis server, as far as it reports them."""
+    """The settings of a Redis server, as far as it reports them.
+
+    `eviction` is its maxmemory-policy. `keeps` is True if the server stores its data on disk, and
+    None if it does not report that. `told` is False if this user is forbidden to read the settings.
+    """
 
     eviction: str  # maxmemory-policy
     cluster: bool

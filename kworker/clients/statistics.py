@@ -6,7 +6,7 @@ from kworker.core.membership import Absence
 
 
 def absence_in(statistics: str, *, newer: bool) -> Absence | None:
-    """Returns the reason why a consumer takes no part in its group; None if it does.
+    """Returns the reason why a consumer takes no part in its group; None if it takes part.
 
     `statistics` are those of its client. `newer` is True for the group protocol of KIP-848.
     """

@@ -231,7 +231,10 @@ class KafkaTransactor:
             raise KafkaRequestError(text, retriable=True)
 
     def _check_for_resends(self) -> None:
-        """Waits for statistics. Sets `_disturbance` if librdkafka may have sent a request again."""
+        """Waits for librdkafka's statistics, which show if it may have sent a request again.
+
+        If so, or if no statistics come, `_disturbance` has the reason afterwards; else it is "".
+        """
         now = self._clock()
         while self._statistics_at <= now:
             self.poll(_FULL_WAIT_S)

@@ -228,9 +228,8 @@ def record_sizes(properties: Properties, *, largest: int, smallest: int) -> Prop
 
     `largest` and `smallest` are the highest and the lowest size limit of these topics, in bytes.
     Kafka refuses a whole batch that exceeds the limit of its topic. So a batch is at most as large
-    as the smallest limit. The producer refuses a record that exceeds its own size limit or its
-    queue. So this limit and the queue are at least as large as the largest limit, or as large as
-    librdkafka allows.
+    as `smallest`. The producer refuses a record that exceeds `message.max.bytes` or its queue. So
+    each of these two is at least as large as `largest`, or as large as librdkafka allows.
     """
     record = max(_RECORD_BYTES_MIN, min(largest, _RECORD_BYTES_MAX))
     try:
@@ -252,7 +251,7 @@ def admin_properties(config: Config) -> Properties:
 
 
 def own_member(config: Config, name: str) -> bool:
-    """Returns True if `name` is a worker's or delay process's of this instance.
+    """Returns True if `name` belongs to a worker or the delay process of this instance.
 
     `name` may be a client id or a group.instance.id.
     """
@@ -261,7 +260,7 @@ def own_member(config: Config, name: str) -> bool:
 
 
 def instance_id(config: Settings, slot: ClientSlot) -> str:
-    """Returns a process's group.instance.id; a restarted process has the same."""
+    """Returns a process's group.instance.id, which stays the same after a restart."""
     return f"{config.name}-{config.instance}-{slot}"
 
 

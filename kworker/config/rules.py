@@ -160,7 +160,7 @@ def idempotency(config: Settings) -> Iterator[Problem]:
 
 
 def _is_redis_address(url: str) -> bool:
-    """Returns True for a Redis URL whose user and password Redis's client reads in full.
+    """Returns True for a Redis URL from which the client reads the whole user and password.
 
     An unescaped special character in them, such as `/` or `#`, would end them too early.
     """
@@ -228,8 +228,8 @@ class Ceiling(NamedTuple):
 def memory_ceiling(config: Settings) -> Ceiling | None:
     """Returns the most bytes that one worker can use; None if a client's queue size is no number.
 
-    With `retry.mode = "hold"`, records wait for their retry in memory. They count as
-    `retry.held_bytes`, their limit.
+    With `retry.mode = "hold"`, records wait for their retry in memory. For these records, the
+    result includes `retry.held_bytes`, which limits them.
     """
     kafka = config.kafka
     consumer = {**CONSUMER_DEFAULTS, **kafka.common, **kafka.consumer}

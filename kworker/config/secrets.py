@@ -31,8 +31,8 @@ _IN_OPTIONS = re.compile(
 def is_secret(key: str) -> bool:
     """Returns True if the value of a dotted key must not be shown.
 
-    Decides by the key alone. Callers hide the value of another key, too, if the file gives it as
-    `{ file = }` or `{ env = }`.
+    Decides by the key alone. Callers also hide each value that the file gives as `{ file = }` or
+    `{ env = }`, whatever its key is.
     """
     return (
         key in _OWN

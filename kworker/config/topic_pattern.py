@@ -1,8 +1,9 @@
 """Regular expressions of source topics, as far as libc and Python read them alike. Pure.
 
 Kafka's client compiles such a pattern with libc as a POSIX extended expression, and searches names
-for it. kworker's checks match it with Python. So it may have only those parts that mean the same in
-both, and an alternative must stand in a group, else it is found in the middle of names, too.
+for it. kworker's checks match it with Python. So a pattern can have only those parts that mean the
+same in both. An alternative must stand in a group: outside a group, `|` would begin a pattern that
+is also found in the middle of names.
 """
 
 import re

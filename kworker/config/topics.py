@@ -1,4 +1,4 @@
-"""The names of a service's topics, and the settings of kworker's own. Pure."""
+"""The names of a service's topics, and the settings of those that kworker creates. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -100,8 +100,9 @@ def plan(config: Config, sources: Mapping[str, TopicInfo]) -> list[TopicSpec]:
     """Plans the topics that kworker creates; there must be at least one source topic.
 
     Each planned topic has the largest partition count and the largest replication factor of the
-    source topics. Topics of delayed records and dead letters also accept larger records than any
-    source topic. They keep records without limit, since none may expire while the service is down.
+    source topics. The topics of delayed records, requeued records and dead letters accept larger
+    records than any source topic. These topics keep records without limit, so that no record
+    expires while the service is down.
     """
     partitions = max(info.partitions for info in sources.values())
     replication = max(info.replication for info in sources.values())

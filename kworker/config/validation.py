@@ -1,4 +1,4 @@
-"""Validates the contents of a file: returns settings, and a problem for each mistake."""
+"""Validates what `kworker.toml` holds: returns settings, and a problem for each mistake."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from kworker.core.unicode import is_unicode
 class Problem(NamedTuple):
     """One mistake, with the key at which it is corrected.
 
-    It is not reported if a key in `also` is wrong, too: it then follows from that mistake.
+    The problem is left out if a key in `also` is wrong, too: then that other mistake causes it.
     """
 
     key: Key
@@ -66,10 +66,10 @@ _DEPTH_MAX = 20  # far more than any key has
 
 
 def unfit(value: object, depth: int) -> str:
-    """Returns the reason why no key can have this value, which is in `depth` tables and lists.
+    """Returns the reason why no key can have this value, nested in `depth` tables and lists.
 
-    Returns "" if some key could. The reader of the file reports a value with a reason, and removes
-    it, so rules and clients never get it.
+    Returns "" if some key can have it. If there is a reason, the reader of the file reports it and
+    removes the value, so rules and clients never get the value.
     """
     match value:
         case int() if value.bit_length() > 63:

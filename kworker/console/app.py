@@ -66,14 +66,14 @@ def make_app(source: StatusSource) -> Starlette:
 
 
 def why_not_live(snapshot: Snapshot) -> list[str]:
-    """Returns why the service is not alive: its supervisor has not answered lately. [] if it is."""
+    """Returns why the service is not alive (its supervisor is silent); [] if it is alive."""
     if snapshot.alive:
         return []
     return [snapshot.problem]
 
 
 def why_not_ready(snapshot: Snapshot) -> list[str]:
-    """Returns why the service is not ready. [] if it is."""
+    """Returns why the service is not ready; [] if it is ready."""
     if snapshot.document is None or not snapshot.alive:
         return [snapshot.problem]
     return probes.why_not_ready(snapshot.document)

@@ -34,7 +34,7 @@ class AccessGuard:
     in a browser on this host, could read the console by a host name that resolves to 127.0.0.1. If
     a token is configured, a request must present it, as `Authorization: Bearer TOKEN`, or as the
     password of any user in a browser. The probes answer requests without the token, too, but then
-    give no reasons: `scope["state"]["trusted"]` is True if a request may see them.
+    give no reasons. `scope["state"]["trusted"]` is True if the answer may give reasons.
     """
 
     def __init__(self, app: ASGIApp, listen: Address, token: str) -> None:

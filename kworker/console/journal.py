@@ -18,7 +18,7 @@ class Change(NamedTuple):
 
 
 def problem_kind(problem: str) -> str:
-    """Returns a problem's text without its amounts: it stays the same while these change."""
+    """Returns a problem's text without its amounts, so that it is the same when they change."""
     return _AMOUNTS.sub("#", problem)
 
 

@@ -210,7 +210,7 @@ def _spark(spark: _Row) -> Iterator[Metric]:
 
 
 def _by(rows: Iterable[_Row], label: str, field: str) -> list[tuple[str, float]]:
-    """Returns the label and the number of each row; leaves out rows whose number is not known."""
+    """Returns each row's values of `label` and `field`; leaves out rows without a known `field`."""
     return [(str(row[label]), row[field]) for row in rows if row.get(field) is not None]
 
 

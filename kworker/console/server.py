@@ -42,8 +42,8 @@ class _Connection(H11Protocol):
     """One connection, which is closed if its client is too slow, or sends nothing.
 
     uvicorn itself waits for ever for a first request, and for a client that does not read. When
-    there are too many connections, an old one is closed. With a limit of uvicorn's, the new one
-    would be answered with 503, which a probe takes for the service's own answer.
+    there are too many connections, an old one is closed. A limit set in uvicorn would instead
+    answer the new connection with 503, which a probe takes for the service's own answer.
     """
 
     _open: ClassVar[dict["_Connection", None]] = {}  # the oldest first

@@ -43,8 +43,8 @@ class Sample(NamedTuple):
 class Snapshot:
     """The last status document, and its age in seconds.
 
-    `problem` says why there is no newer one; it is "" if the document is new. Until the supervisor
-    has answered once, `document` is None, and `age_s` is the time since the console started.
+    `problem` says why there is no newer document; "" if this one is new. Until the supervisor has
+    answered once, `document` is None, and `age_s` is the time since the console started.
     """
 
     document: Document | None
@@ -63,8 +63,8 @@ class Snapshot:
 class StatusSource:
     """Asks the supervisor for its status: at most once a second, one request after the other.
 
-    `ask` blocks, so it runs on a thread. Also keeps what the page shows of the past: samples of the
-    last ten minutes, events, and since when each problem lasts. Used on the event loop only.
+    The request blocks, so it runs on a thread. Also keeps what the page shows of the past: samples
+    of the last ten minutes, events, and when each problem began. Used on the event loop only.
     """
 
     def __init__(
@@ -101,9 +101,10 @@ class StatusSource:
         return Snapshot(self._document, self._age_s, problem)
 
     async def sample(self) -> None:
-        """Asks every SAMPLE_S seconds, so that the samples have no gaps. Runs until cancelled.
+        """Asks for the status every SAMPLE_S seconds, so that the samples have no gaps.
 
-        As often, opens the daemon's log file anew if it was renamed.
+        Each time, also checks if the daemon's log file was renamed: then the console's output goes
+        to the file that has the log's name now. Runs until cancelled.
         """
         log_file = DaemonFile()
         while True:

@@ -17,7 +17,8 @@ class Address(NamedTuple):
     def parse(cls, text: str) -> "Address":
         """Parses `127.0.0.1:8321`, `[::1]:8321` or `localhost:8321`. Raises ValueError.
 
-        Other names are refused, because the supervisor must not wait for a name server.
+        Host names other than `localhost` are refused, because the supervisor must not wait for a
+        name server.
         """
         match = _LISTEN.fullmatch(text)
         if not match or int(match[3]) > 65535:

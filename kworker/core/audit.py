@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 
 class TraceKind(IntEnum):
-    """The kind of a trace: of a record or row that shows what became of a source record.
+    """The kind of a trace, which is a record or row that shows what became of a source record.
 
     The traces of one source record are sorted by these values before they are judged.
     """
@@ -73,8 +73,9 @@ class Contradiction(NamedTuple):
 class Rules(NamedTuple):
     """Facts that decide what may be concluded from a missing result or requeue record.
 
-    `results_complete` and `requeue_complete` are True if no record of these topics was deleted. If
-    `every_record_has_a_result` is True, a settled record without a result is a hole.
+    `results_complete` is True if no result was deleted from Kafka; `requeue_complete`, if no record
+    was deleted from the requeue topic. If `every_record_has_a_result` is True, a settled record
+    without a result is a hole.
     """
 
     results_complete: bool = True  # no result has been deleted
@@ -92,11 +93,12 @@ class Judgement(NamedTuple):
 
 
 def judge(traces: Sequence[Trace], rules: Rules) -> Judgement:
-    """Judges the traces of one source record; the first is the record itself.
+    """Judges the traces of one source record; the first trace is the record itself.
 
-    The groups' positions must have been read before the ends of the topics. So if these positions
-    settle a record, all that it had led to by then is among its traces. But a trace may be newer
-    than the positions: it may show that a copy has run which they do not yet settle.
+    The caller must have read the groups' positions before the ends of the topics. So if these
+    positions settle a record, everything that it led to before it was settled is among its traces.
+    But a trace may be newer than the positions. Such a trace may show that a copy of the record has
+    run, although the positions do not settle that copy.
     """
     kinds: dict[TraceKind, list[Trace]] = defaultdict(list)
     for trace in traces:
@@ -197,7 +199,7 @@ def _holes(
 def _lost(kinds: dict[TraceKind, list[Trace]]) -> list[Trace]:
     """Returns a record's copies in delay topics that have no counterpart in the requeue topic.
 
-    Counterparts have the same `redriven` and `attempt`.
+    A counterpart has the same `redriven` and `attempt` as the copy.
     """
     arrived = {(copy.redriven, copy.attempt) for copy in kinds[TraceKind.REQUEUE]}
     retries = kinds[TraceKind.RETRY]

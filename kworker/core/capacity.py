@@ -42,11 +42,11 @@ class Load:
 
     @property
     def handlers(self) -> int:
-        """The number of handlers at once to provide, with head room."""
+        """The number of handlers that must be able to run at once, with `headroom` included."""
         return _up(self.in_flight * self.headroom)
 
     def catch_up_s(self, outage_s: float) -> float | None:
-        """Returns how many seconds after an outage its lag is gone; None if it never is."""
+        """Returns how many seconds after an outage the lag is gone; None if it never goes."""
         return outage_s / (self.headroom - 1) if self.headroom > 1 else None
 
 

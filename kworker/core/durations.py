@@ -8,9 +8,10 @@ BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class Durations:
-    """The durations of handlers' runs, or of the waits before them. One thread adds, any may read.
+    """The durations of handlers' runs, or of the waits before them.
 
-    `sum_us` is the sum of all durations in microseconds.
+    One thread adds durations, any thread may read them. `sum_us` is the sum of all durations in
+    microseconds.
     """
 
     def __init__(self) -> None:
@@ -18,15 +19,15 @@ class Durations:
         self.sum_us = 0
 
     def add(self, number: int, lasted_s: float) -> None:
-        """Counts `number` durations, 1 or more, whose sum is `lasted_s`, each as their mean."""
+        """Counts `number` durations (at least 1), each as their mean; their sum is `lasted_s`."""
         self.counts[bisect_left(BOUNDS_S, lasted_s / number)] += number
         self.sum_us += int(lasted_s * 1e6)
 
 
 class EndTimes:
-    """The number of acts that ended well or failed, and their time. One thread adds, any may read.
+    """The number of acts that ended well, of acts that failed, and the time that they took.
 
-    An act is a transaction, or a call to Redis.
+    An act is a transaction, or a call to Redis. One thread adds acts, any thread may read.
     """
 
     def __init__(self) -> None:

@@ -148,7 +148,7 @@ def _text_of(value: Any, most: int) -> str:
 def _seconds(after: Any) -> float | None:
     """Returns a handler's `after` in seconds; None if it is no number.
 
-    If it is None, the wait of the retry policy applies.
+    If the result is None, the wait of the retry policy applies.
     """
     if not isinstance(after, int | float) or math.isnan(after):
         return None

@@ -37,7 +37,7 @@ class Flow:
     partition has starved for `starving_s`. But the pause is put off if, since the other partition
     began to starve, the worker has taken as many records as it may have in flight. Then room is
     not what the starving partition lacks: the client first delivers the many records of others that
-    it has prefetched. The pause is put off only until that partition has starved for
+    it has prefetched. The pause is put off only until the starving partition has starved for
     `starving_most_s`.
 
     The offset map in a partition's commit metadata is full when too many of its records are
@@ -164,8 +164,8 @@ class Flow:
     def must_pause_all(self, now: float) -> bool:
         """Returns True if all partitions must be paused.
 
-        They must be paused for good once `stopped` is set: the worker is draining. They must also
-        be paused after it has had no room for `patience_s`, until it is well below its limits.
+        Once the worker drains, they are paused for good. They must also be paused once the worker
+        has had no room for `patience_s`, and until the worker is well below its limits.
         """
         if self.stopped:
             return True

@@ -84,8 +84,8 @@ class Envelope:
     """The headers of a record in one of kworker's topics: kworker's, and the user's own.
 
     `carried` are the user's headers as kworker's topics hold them, with `kworker-…` renamed to
-    `kworker-in-…`; `restored` are the same headers under their original names. `replay` is the id
-    of a replay, if the record failed in one and was redriven from its dead letter.
+    `kworker-in-…`; the property `restored` has them under their original names. `replay` is the id
+    of a replay, if the record failed in that replay and was redriven from its dead letter.
     """
 
     source: Source
@@ -134,7 +134,10 @@ def trace_of(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
 
 
 def with_trace(headers: HeaderList, traceparent: bytes) -> HeaderList:
-    """Returns headers with one `traceparent`, which takes the place of the first that is there."""
+    """Returns `headers` with exactly one header `traceparent`, which has the given value.
+
+    It stands where the first such header stood, or at the end if there was none.
+    """
     at = next((i for i, (name, _) in enumerate(headers) if name == TRACE), len(headers))
     others = [header for header in headers if header[0] != TRACE]
     return [*others[:at], (TRACE, traceparent), *others[at:]]
@@ -171,7 +174,7 @@ def restored(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
 def without_foreign(headers: HeaderList) -> HeaderList:
     """Returns a dead letter's headers without the two that kworker added for other tools.
 
-    Only the last header of each of these names is kworker's; the record may have had its own.
+    Removes only the last header of each of the two names: earlier ones are the original record's.
     """
     kept = list(headers)
     for name in (FOREIGN_TOPIC, FOREIGN_EXCEPTION):

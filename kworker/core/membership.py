@@ -69,11 +69,11 @@ class Membership:
         )
 
     def renewal_due(self, now: float, answering_since: float) -> bool:
-        """Returns True if a new client should replace this one."""
+        """Returns True if a new client should replace the process's present client."""
         return self._absence is not None and now >= self._renew_at(answering_since)
 
     def renewed(self, now: float) -> None:
-        """Notes that a new client replaces this one.
+        """Notes that a new client replaces the process's present client.
 
         The time before the next replacement is twice as long, up to the policy's limit.
         """

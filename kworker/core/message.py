@@ -106,6 +106,6 @@ def headers_of(
 
 
 def with_headers(raw: RawMessage, headers: Headers) -> RawMessage:
-    """Returns a copy of a record, but with these headers; does not read those that it has."""
+    """Returns a copy of a record with `headers` instead of its own, which are not read."""
     position, stamp = (raw.topic(), raw.partition(), raw.offset()), raw.timestamp()[1]
     return Fields(position, stamp, raw.key(), raw.value(), headers)

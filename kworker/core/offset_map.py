@@ -193,7 +193,7 @@ def unsettled_max(span: int) -> int:
 
 
 def _bits_max(unsettled: int, span: int) -> int:
-    """Returns the most bits that a map takes in which `unsettled` of `span` offsets are not done.
+    """Returns the largest size, in bits, of a map with `unsettled` of `span` offsets not done.
 
     The result grows with both arguments. So a map that fits now will also fit when some of the
     unsettled offsets are done.

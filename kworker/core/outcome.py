@@ -121,10 +121,11 @@ class Output:
 
 
 class PlainResult(Output):
-    """The outcome of a run that ended well with one result, and at the same time that output.
+    """The outcome of a run that ended well with one plain result; also the output itself.
 
-    The result has the record's key, and the source header alone, in `own`. Nearly all results are
-    such, and an output in a tuple, with a list of headers, would cost twice as much.
+    A result is plain if it has the record's key, and no header but the source header, whose value
+    is in `own`. Nearly all results are plain. A tuple of outputs with lists of headers would cost
+    twice as much.
     """
 
     __slots__ = ()

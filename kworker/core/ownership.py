@@ -26,8 +26,8 @@ class Ownership:
         """Returns a line about the partitions that have had no owner for too long.
 
         `unowned` has the partitions without an owner now, which may be fewer than at the last
-        `update`, and the number of records that wait in each. Returns None if none has waited for
-        too long.
+        `update`, and the number of records that wait in each. Returns None if no partition
+        has been without an owner for too long.
         """
         since = self._since
         long = sorted(at for at in unowned if now - since.get(at, now) >= self._patience_s)

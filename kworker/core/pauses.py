@@ -22,7 +22,7 @@ class Pause:
     until_ms: int | None = None
 
     def lasts(self, now_ms: int) -> bool:
-        """Returns True until the pause ends by itself."""
+        """Returns True if `now_ms` is before `until_ms`, or if `until_ms` is None."""
         return self.until_ms is None or now_ms < self.until_ms
 
 

@@ -80,7 +80,8 @@ class GroupPosition(NamedTuple):
 class Move(NamedTuple):
     """A reset of the group's position in one partition.
 
-    `wanted` is the requested position. The new `position` is the nearest that the partition holds.
+    `wanted` is the requested position. The property `position` is the new position: the one nearest
+    to `wanted` that the partition holds.
     """
 
     current: GroupPosition

@@ -53,9 +53,9 @@ class Partition:
     """A partition of a source topic or of the requeue topic, for one assignment.
 
     Owned by the poll thread. `open` is False once the assignment has ended. An outcome that comes
-    after that is dropped, unless the record is redelivered in a later assignment: then it may be
-    that record's outcome (see `OrphanedRuns`). `origin` identifies the partition's log (cluster,
-    topic id, partition), and is in the metadata of every commit.
+    after that is dropped, unless the record is redelivered in a later assignment: then the outcome
+    may count for the redelivered record (see `OrphanedRuns`). `origin` identifies the partition's
+    log (cluster, topic id, partition), and is in the metadata of every commit.
     """
 
     __slots__ = (
@@ -280,7 +280,7 @@ class Record:
 
     @property
     def is_first_run(self) -> bool:
-        """True if the next run is the first since delivery; a call of `dead` is no first run."""
+        """True if the next run is the first since delivery, and no call of the handler's `dead`."""
         first = 1 if self.envelope is None else self.envelope.attempt
         return self.attempt == first and self.on_dead is None
 

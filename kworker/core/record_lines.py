@@ -1,4 +1,4 @@
-"""Records as JSON lines, as commands print and read them: the parts that all of them share."""
+"""Records as JSON lines, as commands print and read them: the parts common to all commands."""
 
 import base64
 import binascii
@@ -11,7 +11,7 @@ Data = dict[str, Any]
 
 
 class BadLine(ValueError):
-    """A line is not the record that it should describe; the error's text says why."""
+    """Raised for a line that does not describe a record as it should; the text says why."""
 
 
 def as_text(content: bytes | None) -> str | dict[str, str] | None:

@@ -69,11 +69,11 @@ class Backoff:
 class RestartHistory:
     """Decides, at each death of the process in one slot, if and when the process is restarted.
 
-    A process that has polled Kafka is restarted at once, and after a delay only if deaths follow
-    each other closely. A process that dies before its first poll is a failed start. Each failed
-    start is followed by a delay; after too many in a row the process is not restarted. A SIGKILL
-    comes from outside: before the first poll, it neither counts as a failed start nor resets their
-    number.
+    A process that has polled Kafka is restarted at once; but if deaths follow each other closely,
+    it is restarted after a delay. A process that dies before its first poll is a failed start. Each
+    failed start is followed by a delay; after too many in a row the process is not restarted. A
+    SIGKILL comes from outside: before the first poll, it neither counts as a failed start nor
+    resets the number of failed starts.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:
@@ -111,11 +111,12 @@ class RestartHistory:
 class CrashSeries:
     """Decides, at each death of a worker, for how long the next one isolates all of its records.
 
-    As a rule a worker dies of a record that it is running, and this record is isolated. But what a
-    handler leaves behind, such as a thread of a native library, may crash the process when its
-    record has ended. Nothing shows which record that was, and until it is committed it is
-    delivered again, to the next worker. So after some crashes in a row all records are isolated
-    for a while: then the worker does not die, and commits the record.
+    To isolate a record is to run it in a process apart from the worker. As a rule a worker dies of
+    a record that it is running, and this record is isolated. But what a handler leaves behind, such
+    as a thread of a native library, may crash the process after the handler's record has ended.
+    Nothing shows which record caused the crash, and until that record is committed, each next
+    worker gets it again. So after some crashes in a row all records are isolated for a while: then
+    the worker does not die, and commits the record.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:

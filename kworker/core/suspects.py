@@ -66,10 +66,10 @@ class CountedDeath:
 class TrialPolicy:
     """The number of deaths that convict a record; a convicted record becomes a dead letter.
 
-    A death counts if the process had run nothing but this record. A SIGKILL of unknown origin is an
-    unsure death: the kernel may have sent it because this record used up the memory, or it may have
-    nothing to do with the record. If unsure deaths are among those counted, `more_when_unsure` more
-    deaths are needed to convict: chance would hardly strike the same record each time.
+    A death counts if the process had run nothing but this record. A death by a SIGKILL of unknown
+    origin is unsure: the record may have used up the memory, or may have nothing to do with the
+    signal. A record is convicted by `crash_limit` deaths that are not unsure, or by `crash_limit` +
+    `more_when_unsure` deaths of any kind: chance would hardly strike the same record each time.
     """
 
     crash_limit: int

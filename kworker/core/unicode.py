@@ -1,10 +1,11 @@
-"""Tells if a text can be encoded: texts in Python may have parts that no UTF-8 can hold."""
+"""Tells if a text can be encoded: texts in Python may have parts that UTF-8 cannot hold."""
 
 
 def is_unicode(text: str) -> bool:
     """Returns False if the text has half a surrogate pair.
 
-    JSON can contain one, and a byte that is not UTF-8 becomes one in a variable of the environment.
+    JSON can contain such a half. In an environment variable, Python turns each byte that is not
+    UTF-8 into such a half.
     """
     try:
         text.encode()

@@ -10,7 +10,8 @@ from kworker.core.restart import Backoff
 class WearPolicy:
     """The limits on replacing a worker that uses too much memory.
 
-    They are the least memory that a replacement must free, and the times between replacements.
+    `gives_back` is the least memory that a replacement must free, as a share of the memory limit.
+    The next replacement is put off for `first_s` at first, and for `longest_s` at most.
     """
 
     gives_back: float = 0.1  # of the limit, at least

@@ -111,5 +111,5 @@ def _text(data: Data, name: str) -> str:
 def _whole(data: Data, name: str, parent: str = "") -> int:
     value = present(data, name, parent)
     if type(value) is not int or value < 0:
-        raise BadLine(f"{parent}{name}: expected a whole number, got {shown(value)}")
+        raise BadLine(f"{parent}{name}: expected a whole number of at least 0, got {shown(value)}")
     return value

@@ -36,8 +36,8 @@ class RecordSearch:
     def find(self, place: SourcePosition) -> Source:
         """Returns the record's source position, with its timestamp.
 
-        Raises UsageError for a partition that the service does not read, KworkerError for a record
-        that does not exist, or that is settled and has no retry waiting, Unreachable or
+        Raises UsageError if the service does not read this partition; KworkerError if the record
+        does not exist, or if it is settled and no retry of it waits; Unreachable or
         AdminRequestError if Kafka does not answer.
         """
         topic, number, offset = place
@@ -95,7 +95,7 @@ class RecordSearch:
         return None
 
     def _find_retry(self, place: SourcePosition) -> Source | None:
-        """Returns the source of an unsettled copy in a delay or requeue topic; None without one."""
+        """Returns the source of the record's unsettled copy in a delay or requeue topic, if any."""
         delays = [name for name in self._names if re.match(delay_pattern(self._config), name)]
         # In the order in which a record passes through them, as it may do meanwhile.
         for topic in [*delays, self._config.requeue_topic]:

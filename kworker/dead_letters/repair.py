@@ -29,7 +29,11 @@ class RepairStep(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the selected dead letters by what was done with them; printed as JSON."""
+    """Counts of the selected dead letters by what was done with them; printed as JSON.
+
+    `before` counts those that were resolved already, `unreadable` those that kworker did not write,
+    and `oversized` those that are too large for the topic to which they should go.
+    """
 
     done: int = 0
     before: int = 0  # resolved already
@@ -92,7 +96,7 @@ class RateLimit:
 
     @property
     def batch_max(self) -> int:
-        """The most records in one transaction: at most as many as `rate` allows in a second."""
+        """The most records in one transaction: `rate`, but from 1 to BATCH_RECORDS_MAX."""
         if self.rate is None:
             return BATCH_RECORDS_MAX
         return max(1, min(int(self.rate), BATCH_RECORDS_MAX))
@@ -118,7 +122,7 @@ class RepairPlan:
     ) -> Iterator[DeadLetter]:
         """Yields at most `limit` dead letters: selected, not resolved yet, and repairable.
 
-        Counts the selected ones that it skips in `tally`.
+        Counts in `tally` the selected dead letters that it skips.
         """
         meant = unresolved(letters, self.selection, resolutions, tally)
         return islice(filter(lambda letter: self._is_fit(letter, tally), meant), self.limit)
@@ -155,7 +159,7 @@ def unresolved(
 def skip_resolved(
     steps: Iterable[RepairStep], resolutions: Resolutions, tally: Tally
 ) -> Iterator[RepairStep]:
-    """Yields steps whose dead letters are not resolved; counts the others in `tally`."""
+    """Yields steps whose dead letters are not resolved; counts the other steps in `tally`."""
     for step in steps:
         if step.identity in resolutions:
             tally.before += 1

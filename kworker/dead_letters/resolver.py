@@ -120,7 +120,7 @@ class Resolver:
 class Interruption:
     """A person's request to stop after the transaction under way.
 
-    The first signal sets `requested`. A second signal has its default effect.
+    The first signal sets the attribute `requested`. A second signal has its default effect.
     """
 
     def __init__(self) -> None:
@@ -166,10 +166,10 @@ def resolve_all(
     stop: Interruption,
     report: Callable[[int], None],
 ) -> int:
-    """Resolves the steps at this pace, until they end or a stop is requested; returns their number.
+    """Resolves the steps at this pace, until a stop is requested; returns the number resolved.
 
-    Calls `report` with the number so far after each transaction. Raises Unreachable if Kafka
-    refuses a transaction temporarily, AlreadyRunning if it refuses one for good.
+    After each transaction, calls `report` with the number resolved so far. Raises Unreachable if
+    Kafka refuses a transaction temporarily, AlreadyRunning if it refuses a transaction for good.
     """
     done, due_s = 0, time.monotonic()
     for batch in batches(steps, pace.batch_max):
@@ -187,9 +187,9 @@ def resolve_all(
 def exclusive(file: Path, name: str) -> Iterator[None]:
     """Keeps a second command of this service from running on this host.
 
-    Raises AlreadyRunning if another command is running. The configuration file is locked: it exists
-    for every user, so no lock file is needed. A second command on another host is not stopped by
-    this lock; it fences the first one instead.
+    Raises AlreadyRunning if another command is running. The configuration file is locked: every
+    command reads it, so no lock file is needed. This lock does not stop a second command on another
+    host; that command fences the first one instead.
     """
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:

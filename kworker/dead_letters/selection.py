@@ -47,7 +47,7 @@ _SHOWN_MAX = 10  # names, in the hint for a mistyped one
 
 
 class SeenNames:
-    """The reasons and exceptions of the dead letters read so far, to find mistyped ones."""
+    """The reasons and exceptions of the dead letters read, to find mistyped ones in a selection."""
 
     def __init__(self) -> None:
         self.reasons: set[str] = set()

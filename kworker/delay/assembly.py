@@ -19,7 +19,7 @@ _HOLD = HoldPolicy(records_max=10_000, bytes_max=32 << 20)
 
 @dataclass(frozen=True, slots=True)
 class DelayPlatform:
-    """The clients and clocks of a delay loop: a process has real ones, `kworker.testing` its own.
+    """Clients and clocks of a delay loop: real ones, or the in-memory ones of `kworker.testing`.
 
     `goes_on` is called during waits: it writes the heartbeat, and returns False when the loop must
     end. `clock` returns monotonic seconds, `wall_ms` milliseconds since 1970.

@@ -205,7 +205,10 @@ class DelayLoop:
         self._problems["producer"] = f"cannot forward ({why}); due records wait"
 
     def _is_member(self) -> bool:
-        """Returns True if this process is in the group; if not, another may own its partitions."""
+        """Returns True if this process is in the group.
+
+        If it is not, another member may own its partitions.
+        """
         try:
             self.assignment.consumer.group_metadata()
         except KafkaRequestError:

@@ -45,8 +45,7 @@ class DelayPartition:
     def clock_set_back(self, now_ms: int) -> None:
         """Shortens the waits of held records, after the clock was set back.
 
-        Afterwards, the time at which a record may leave is never after `now_ms` + SKEW_MS +
-        `delay_ms`.
+        Afterwards, no wait ends later than the partition's delay plus SKEW_MS after `now_ms`.
         """
         latest_ms = now_ms + SKEW_MS + self.delay_ms
         for waiting in self.held:

@@ -10,9 +10,9 @@ class RefusedPartitions:
     """The partitions whose records were in a transaction that Kafka refused.
 
     Any of these partitions may be the cause. So each is forwarded next in a transaction of its own.
-    If that is refused, too, the partition is left out for `rest_s` seconds in which other
-    partitions can be forwarded. So a record that cannot be written does not hold up other
-    partitions. Owned by the delay process's thread; times are monotonic seconds.
+    If Kafka refuses that, too, the partition is left out for `rest_s` seconds, which begin when
+    other partitions can be forwarded again. So a record that cannot be written does not hold up
+    other partitions. Owned by the delay process's thread; times are monotonic seconds.
     """
 
     def __init__(self, rest_s: float) -> None:
@@ -32,8 +32,8 @@ class RefusedPartitions:
     def resumed(self, now: float) -> None:
         """Notes that records can be forwarded again.
 
-        If the last refused transaction had only one partition, this one is left out for `rest_s`
-        seconds from now on.
+        If the last refused transaction had only one partition, that partition is left out for
+        `rest_s` seconds from `now`.
         """
         for at, (until, why) in self._rests.items():
             if until == inf:
@@ -55,10 +55,10 @@ class RefusedPartitions:
     def choose(self, ready: Collection[PartitionId], now: float) -> list[PartitionId]:
         """Returns the partitions whose records the next transaction forwards.
 
-        Skips the partitions in `ready` that are left out until a later time. If any of the others
-        was in a refused transaction, returns one such partition alone, the one refused longest ago.
-        But while a refused partition is left out, returns all others that were in no refused
-        transaction, if there are any: another refusal would stop them, too.
+        Skips partitions that are left out now. If any of the rest was in a refused transaction,
+        returns one such partition alone: the one refused longest ago. Otherwise returns the rest.
+        But while a refused partition is left out, the partitions that were in no refused
+        transaction go first, all together: another refusal would hold them up, too.
         """
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]

@@ -122,7 +122,7 @@ class Routes:
     def output(self, waiting: DelayedRecord, target: str, now_ms: int) -> Output:
         """Returns the record that is to be written to `target` for the record `waiting`.
 
-        Raises KeyError if `partitions` has no entry for `target`: this topic is missing in Kafka.
+        Raises KeyError if the topic `target` is missing in Kafka.
         """
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:
@@ -166,8 +166,8 @@ class Routes:
 def _forwarded_headers(envelope: Envelope, came: HeaderList, *, again: bool) -> HeaderList:
     """Returns the headers of a forwarded record; each of kworker's own headers occurs once.
 
-    `came` are the headers that it has in its delay topic. `again` is True if it goes to another
-    delay topic; only then does the result have the due time.
+    `came` are the headers that the record has in its delay topic. `again` is True if the record
+    goes to another delay topic; only then does the result have the due time.
     """
     headers = list(envelope.carried)
     headers.append((SOURCE, str(envelope.source).encode()))

@@ -66,7 +66,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def send_signal(pid: int, signum: int) -> None:
-    """Sends a signal to a child. The caller has not reaped it, so its pid is not reused."""
+    """Sends a signal to a child that is not reaped yet; until then, its pid is not reused."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:

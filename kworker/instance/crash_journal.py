@@ -20,9 +20,9 @@ class CrashJournal:
     """The suspects of one instance, which may have killed a worker: a folder with a file for each.
 
     The supervisor adds suspects. The worker that has a suspect stores in the file how many isolated
-    processes it has ended, and removes the file when the record is settled. A file is replaced as a
-    whole, so no reader sees half of it. Files are not flushed to the disk: after a power failure a
-    record is no suspect until it kills a worker again.
+    processes the suspect has ended, and removes the file once the suspect is settled. A file is
+    replaced as a whole, so no reader sees half of it. Files are not flushed to the disk: after a
+    power failure a record is no suspect until it kills a worker again.
     """
 
     def __init__(self, folder: Path) -> None:

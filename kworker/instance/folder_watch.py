@@ -1,4 +1,4 @@
-"""Tells from the time of a folder whether files in it were added, replaced or removed."""
+"""Tells from a folder's modification time whether files in it were added, replaced or removed."""
 
 import time
 from pathlib import Path

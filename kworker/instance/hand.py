@@ -54,7 +54,7 @@ class Hand:
         self.words[self.since_at] = self.words[self._thread_at] = 0
 
     def detach(self, words: memoryview) -> None:
-        """Stores in `words`, a private copy, from now on, and not in the shared memory."""
+        """Replaces the shared memory by `words`, a private copy of it."""
         self.words = words
 
     def take(self, place: int, now_ns: int) -> None:

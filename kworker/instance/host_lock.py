@@ -36,7 +36,10 @@ def address(cluster: str, config: Config) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The supervisor that has the lock: its pid, and the configuration file that it reports."""
+    """The supervisor that has the lock: its pid, and the configuration file that it reports.
+
+    If not `alive`, the supervisor has ended; its workers have the lock until they have drained.
+    """
 
     pid: int  # 0 if the process cannot be seen from here, as in a container
     file: str  # "" when it does not answer
@@ -83,9 +86,9 @@ class HostLock:
         return True
 
     def share(self) -> None:
-        """Prepares a new child of the supervisor, which has inherited the lock and keeps it.
+        """Makes every process that this process forks close its copy of the lock at once.
 
-        Every process that this child forks closes the lock at once.
+        Called in a new child of the supervisor; the child itself keeps the lock.
         """
         for listener in self._listeners.values():
             os.register_at_fork(after_in_child=listener.close)
@@ -140,8 +143,8 @@ def _file(peer: socket.socket) -> str:
 def _supervises(pid: int) -> bool:
     """Returns True if the process with this pid is a supervisor.
 
-    Returns False if it has ended, or if its pid now belongs to another program. A process that may
-    not be inspected counts as a supervisor.
+    Returns False if it has ended, or if its pid now belongs to another program. A process that this
+    user has no right to inspect counts as a supervisor.
     """
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TITLE)

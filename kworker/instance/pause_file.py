@@ -48,7 +48,7 @@ class PauseFile:
             return b""
 
     def read(self) -> PauseOrders:
-        """Returns all orders; none of a damaged file. Raises OSError."""
+        """Returns all orders; {} if the file is damaged. Raises OSError if it cannot be read."""
         try:
             return decode(self.content())
         except ValueError:

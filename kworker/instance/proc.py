@@ -118,7 +118,7 @@ def stderr_target(pid: int) -> str:
 
 
 def journal_options(pid: int) -> str:
-    """Returns the options with which journalctl shows a process's unit; "" if it has no unit."""
+    """Returns the options of journalctl for a process's systemd unit; "" if it has no unit."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
             return unit_options(file.read())

@@ -40,9 +40,10 @@ class Rejections:
     def __init__(
         self, folder: Path, wall: Callable[[], float] = time.time, *, removes: bool = True
     ) -> None:
-        """`wall` returns seconds since 1970. `removes` is False in a replay.
+        """`wall` returns seconds since 1970.
 
-        Then `settled` removes no file, because a worker may still get a retry of the record.
+        `removes` is False in a replay: there, `settled` removes no file, because a worker of the
+        service may still get a retry of the record.
         """
         self._folder = folder
         self._wall = wall
@@ -162,8 +163,8 @@ class Rejections:
         if str(error) != self._problem:
             self._problem = str(error)
             _LOG.warning(
-                f"{self._folder} cannot be used, so records may not be rejected: it must belong to"
-                " the user of the service",
+                f"{self._folder} cannot be used, so `kworker reject` may have no effect: the folder"
+                " must belong to the user of the service",
                 error=self._problem,
             )
 

@@ -23,7 +23,7 @@ class LevelsByLogger:
         self.lowest = min([level, *levels.values()])
 
     def of(self, name: str) -> int:
-        """Returns the level of a logger: `log.level` if `log.levels` names none that covers it."""
+        """Returns the level of a logger: `log.level`, unless `log.levels` names it or a parent."""
         while name:
             if name in self._levels:
                 return self._levels[name]
@@ -31,7 +31,7 @@ class LevelsByLogger:
         return self._level
 
     def drop_low(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """Drops events below the level of their logger; adds the logger's name to the others.
+        """Drops events below the level of their logger; adds the logger's name to the other events.
 
         This is the first of structlog's processors.
         """

@@ -10,10 +10,11 @@ _KINDS_MAX = 500
 
 
 class Repeats(logging.Filter):
-    """Drops a line of a library's loggers if the same has passed less than `every_s` seconds ago.
+    """Drops a line of a library's loggers if the same line has passed within `every_s` seconds.
 
-    Lines that differ only in numbers are the same. The next line that passes gets the number of
-    dropped ones. While no broker answers, each Kafka client writes twenty lines a second.
+    Lines that differ only in numbers count as the same. The next one that passes has the
+    number of dropped lines in its field `withheld`. While no broker answers, each Kafka client
+    writes twenty lines a second.
     """
 
     def __init__(

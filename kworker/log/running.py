@@ -2,8 +2,8 @@
 
 Noting them costs each call one assignment: to a `ThreadCall` if the handler has a thread of its
 own, to `TASK` on an event loop. The fields of a log line are made when the line is written: most
-calls write none. On Python 3.11 the first takes 5 ns, an attribute of `threading.local` 50, and a
-context variable 130.
+calls write none. On Python 3.11 it takes 5 ns to set an attribute of a `ThreadCall`, 50 ns to set
+one of a `threading.local`, and 130 ns to set `TASK`, a context variable.
 """
 
 import logging
@@ -48,7 +48,7 @@ _VERSION_00 = 4  # parts of a traceparent: version, trace id, parent id, flags
 
 
 def fields() -> dict[str, Any]:
-    """Returns the fields that name the records of the call that runs here; {} if none runs."""
+    """Returns fields that name the records of the call in this thread or task; {} if none runs."""
     match TASK.get() or _LOCAL.call.running:
         case None:
             return {}

@@ -58,10 +58,10 @@ def capture_prints(log: LogSettings) -> None:
 
 
 def _own_loggers(log: LogSettings) -> Callable[[str], Any]:
-    """Returns a function that makes a logger of a name, whatever structlog's configuration is.
+    """Returns a function that makes a logger for a name, whatever structlog's configuration is.
 
-    The user's code may have configured structlog to print, or to pass its lines on to `logging`:
-    through such a logger a line would come back here, without end.
+    The user's code may have configured structlog to print, or to pass its lines on to `logging`.
+    With that configuration, a line would come back here, without end.
     """
     levels = _levels(log)
     return lambda name: structlog.wrap_logger(

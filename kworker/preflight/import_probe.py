@@ -1,4 +1,4 @@
-"""Imports handlers in a process of its own, since an import may do anything, and reports.
+"""Imports handlers and reports problems, in a separate process: an import may do anything.
 
 Run as `python -m kworker.preflight.import_probe DESCRIPTOR REQUEST`, with a request in JSON: the
 report goes to the open file descriptor, since handlers may print.
@@ -20,7 +20,7 @@ _WORDS_MAX = 2_000  # characters of an error, which may contain a whole document
 
 
 class ReferenceProblem(NamedTuple):
-    """The fault of a Python reference, and the next step; "" where nothing more is known."""
+    """The fault of a Python reference, and the user's next step; `step` is "" if unknown."""
 
     problem: str
     step: str = ""

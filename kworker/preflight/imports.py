@@ -35,7 +35,7 @@ def check_handlers(config: Config, *, timeout_s: float = IMPORT_TIMEOUT_S) -> li
 
 
 class ImportedReferences(NamedTuple):
-    """The findings from the import of all references, and the memory of the process after it.
+    """The findings from the import of all references, and the process's memory after the import.
 
     `rss_bytes` is 0 if the memory is unknown.
     """
@@ -64,10 +64,10 @@ def _unfit_for_memory(config: Config, rss_bytes: int) -> list[Finding]:
 def import_all(
     config: Config, keys: Mapping[str, str], timeout_s: float, handlers: Collection[str] = ()
 ) -> ImportedReferences:
-    """Imports, in another process, the Python references that are the keys of `keys`.
+    """Imports all Python references in `keys`, in another process.
 
-    `keys` maps each reference to the configuration key that has it as a value. `handlers` has those
-    references that name handlers.
+    `keys` maps each reference to the configuration key whose value it is. `handlers` has those of
+    the references that name handlers.
     """
     request = {
         "folder": str(config.file.parent),

@@ -69,7 +69,7 @@ def _property_key(config: Config, kind: ClientKind, name: str) -> str:
 
 
 def _without_secret(config: Config, key: str, value: object, reason: str) -> str:
-    """Masks the value in the reason for which librdkafka refuses it, if the value is a secret."""
+    """Returns `reason`, why librdkafka refuses `value`, with `value` masked if it is a secret."""
     secret = key in config.secret_keys or is_secret(key)
     return reason.replace(str(value), MASK) if secret and value else reason
 

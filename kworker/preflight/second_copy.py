@@ -1,8 +1,8 @@
 """Finds other copies of an instance: on this host by its lock, on other hosts by group members.
 
-A service that starts makes this search before its first worker joins the consumer group. So a copy
-that starts later is refused. The search needs a Kafka client, so the supervisor runs it in a
-short-lived child process.
+A service that starts makes this search before its first worker joins the consumer group. So if a
+copy runs already, the service that starts is refused. The search needs a Kafka client, so the
+supervisor runs it in a short-lived child process.
 """
 
 import re

@@ -137,7 +137,7 @@ def replay_config(config: Config, group: str, *, force: bool) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCounts:
-    """The counts of a replay so far: `failed` counts failed runs, the others count records."""
+    """The counts of a replay so far: `failed` counts failed runs, the other fields records."""
 
     replayed: int
     skipped: int  # done before

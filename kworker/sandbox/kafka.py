@@ -27,8 +27,8 @@ _ERROR = re.compile(r"^\d{4}-\S+ \S+ (?:ERROR|FATAL) .*\n(?:(?!\d{4}-).*\n)*", r
 class Cluster:
     """The settings that the brokers of one sandbox share.
 
-    `identity` is Kafka's cluster id. `ports` and `controllers` have the ports of each broker: for
-    clients, and as a controller. `say` is called with messages about the progress.
+    `identity` is Kafka's cluster id. `ports` has each broker's port for clients, and `controllers`
+    the port that it uses as a controller. `say` is called with messages about the progress.
     """
 
     identity: str

@@ -58,7 +58,10 @@ class Plan(BaseModel):
         return self.model_copy(update=given)
 
     def untuned(self) -> "Plan":
-        """The plan with the default heap and no broker properties: its own may prevent a start."""
+        """Returns a copy with the default heap and no broker properties.
+
+        The heap or the properties of this plan may prevent a start.
+        """
         return self.model_copy(update={"heap": _heap(self.brokers), "properties": {}})
 
     def differences(self, other: "Plan", part: ServerKind) -> list[str]:
@@ -91,7 +94,7 @@ def _heap(brokers: int) -> str:
 
 
 class SandboxState(BaseModel):
-    """The saved state of a sandbox. A process that changes it holds the folder's lock."""
+    """The saved state of a sandbox. Only a process that holds the folder's lock changes it."""
 
     plan: Plan = Plan()
     cluster: str = Field(default_factory=new_cluster_id)

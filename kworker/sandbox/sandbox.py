@@ -1,4 +1,4 @@
-"""The sandbox of one folder: its servers are started, found again and stopped."""
+"""Starts, finds again and stops the servers of the sandbox in one folder."""
 
 import fcntl
 import os
@@ -140,7 +140,7 @@ class Sandbox:
         return state.plan if state else Plan().changed(self._options)
 
     def _restore_plan(self, state: SandboxState, plan: Plan) -> None:
-        """Saves `plan` in place of the one whose start failed, so that `up` can be tried again."""
+        """Saves `plan` in place of the plan whose start failed, so that `up` can be tried again."""
         state.plan = plan
         state.save(self._path)
 
@@ -273,7 +273,10 @@ def _controller_ports(plan: Plan) -> list[int]:
 
 
 def _prepare(servers: Sequence[SandboxServer]) -> None:
-    """Prepares the first server alone, since it may download archives; then all others together."""
+    """Prepares the first server alone, and then all other servers at the same time.
+
+    The first server may download archives, which the other servers then find.
+    """
     for server in servers[:1]:
         server.prepare()
     with ThreadPoolExecutor() as pool:

@@ -114,7 +114,7 @@ class BatchLimits:
         return f"batches take fewer results from now on ({text})"
 
     def forget(self) -> None:
-        """Removes the lowered limits, after a long time without running out of memory."""
+        """Removes the lowered limits. Called when memory has not run out for a long time."""
         self._lowered.forget()
 
     def _at_most_lowered(self, table: TableSettings, most: int) -> int:

@@ -46,7 +46,7 @@ def compact(
     """Compacts the named tables, one after the other, in a Spark session of its own.
 
     Blocks while files are written. The session's JVM also holds `lease`, the lock of the
-    checkpoints. Raises KworkerError if Spark fails; tables that were compacted before stay so.
+    checkpoints. Raises KworkerError if Spark fails; tables that are done stay compacted.
     """
     spark = config.spark
     assert spark is not None

@@ -67,7 +67,7 @@ class Launcher:
         self._warned: set[str] = set()  # tables that count a repeated result again
 
     def launch(self, sink: Sink, progress: TableProgress) -> StreamingQuery:
-        """Starts a table's query; sets batch and positions in `progress` from its checkpoint.
+        """Starts a table's query; copies batch and positions from its checkpoint to `progress`.
 
         Raises Damaged for a query that must not start, and ConfigError for an error that only a
         change of the configuration can repair. Raises TransformRaised or Spark's errors if a later

@@ -86,7 +86,7 @@ def _positions(reported: Mapping[str, Any], which: str) -> dict[int, int]:
 
 
 def job_state(tables: list[TableProgress]) -> JobState:
-    """The worst state of any query: failed, restarting, starting, running or stopped."""
+    """The worst state of any query, in the order failed, restarting, starting, running, stopped."""
     states = {table.state for table in tables}
     for state in (JobState.FAILED, JobState.RESTARTING, JobState.STARTING, JobState.RUNNING):
         if state in states:

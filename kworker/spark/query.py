@@ -71,12 +71,12 @@ class TableQuery:
 
     @property
     def finished(self) -> bool:
-        """True if the query has ended by itself, since it has read all results."""
+        """True if the query has ended without an error: it has read all results, or was stopped."""
         return self.progress.state is JobState.STOPPED
 
     @property
     def has_failed(self) -> bool:
-        """True if `progress` says FAILED, or if the query failed FAILURES_MAX times in a row."""
+        """True if the query's state is FAILED, or if it failed FAILURES_MAX times in a row."""
         return self.progress.state is JobState.FAILED or self._failures >= FAILURES_MAX
 
     @property

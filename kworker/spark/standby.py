@@ -73,9 +73,10 @@ class Standby:
             self._report(JobState.STANDBY, f"{who} holds {self._lease.checkpoints}")
 
     def await_leadership(self, leadership: Leadership) -> bool:
-        """Waits while another job is known to lead; while none is, only for the first ELECTION_S.
+        """Waits until this job leads, or no leader is known.
 
-        Returns False if a stop is requested meanwhile.
+        For the first ELECTION_S seconds, also waits while no leader is known, unless the election
+        has a problem. Returns False if a stop is requested meanwhile.
         """
         election_ends = time.monotonic() + ELECTION_S
         reported = ""

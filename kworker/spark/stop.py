@@ -33,7 +33,7 @@ class StopRequest:
         self.made = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for the request. Returns True if it came before or within `timeout_s`."""
+        """Waits for the request. True if it has come already, or comes within `timeout_s`."""
         if not self.made:
             select.select([self._receiver], [], [], timeout_s)
             self._drain()

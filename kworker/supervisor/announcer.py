@@ -30,8 +30,8 @@ class Announcer:
     def turn(self, now: float, *, joined: bool, responsive: bool) -> None:
         """Announces readiness once, when the workers have joined; feeds systemd's watchdog.
 
-        After `Limits.ready_s` announces it to systemd even if they have not joined. Feeds the
-        watchdog only while the workers are `responsive`.
+        After `Limits.ready_s`, announces readiness to systemd even if the workers have not joined.
+        Feeds the watchdog only if the workers are `responsive`.
         """
         if joined and self._ready_fd is not None:
             write_line(self._ready_fd, f"ready {os.getpid()}")
@@ -63,7 +63,7 @@ class Announcer:
         self._notifier.stopping()
 
     def draining(self, left: int, now: float) -> None:
-        """Extends systemd's stop time-out if `left` has changed: records in hand plus workers."""
+        """Extends systemd's stop time-out if `left` (records in hand plus workers) changed."""
         if left != self._left and now >= self._extend_at:
             self._left = left
             self._extend_at = now + _EXTEND_EVERY_S

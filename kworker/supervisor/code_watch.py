@@ -12,8 +12,8 @@ _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 class CodeWatch:
     """Finds changed Python files in a folder by their modification times, every half second.
 
-    Also finds a changed kworker.toml.
-    Hidden folders and installed packages are left out. Owned by the supervisor.
+    Also finds a changed kworker.toml. Hidden folders and installed packages are left out. Owned by
+    the supervisor.
     """
 
     def __init__(self, config_file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The group's lag in the status: of the workers' own partitions, and of all others."""
+"""The group's lag in the status: of this instance's partitions and of all others."""
 
 from collections.abc import Callable
 from typing import Any

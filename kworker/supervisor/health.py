@@ -68,7 +68,7 @@ class WorkerHealth:
     def find_worn_out(self, config: Config, now: float) -> dict[int, str]:
         """Returns and logs the workers that exceed `memory` or reach `max_records`.
 
-        The keys are their numbers, the values the settings that are exceeded or reached.
+        The keys are the workers' numbers, the values name the setting that was exceeded or reached.
         """
         if now - self._weighed_at < self._limits.memory_every_s:
             return {}

@@ -21,7 +21,7 @@ def why_not_ready(document: Mapping[str, Any]) -> list[str]:
 
 
 def why_not_started(document: Mapping[str, Any]) -> list[str]:
-    """Returns why the start of the service is not over. [] once every worker has joined."""
+    """Returns the reasons why the start is not over; [] once every worker has joined."""
     if document["joined"]:
         return []
     return document["reasons"] or ["not every worker has joined its group yet"]

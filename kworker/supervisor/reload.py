@@ -84,7 +84,7 @@ class Reload:
         """Reads the configuration again, and begins the preflight check with it.
 
         Refuses a configuration with mistakes, or with changes of keys that must not change while
-        the service runs. Refuses also if `read_config` raises any other exception.
+        the service runs. Also refuses if `read_config` fails for any other reason.
         """
         self._announcer.reloading()
         try:
@@ -105,9 +105,9 @@ class Reload:
         self._check("restart", config, now, peer)
 
     def turn(self, now: float, progress: Callable[[], Reply]) -> None:
-        """Once the check has passed, replaces workers one by one; refuses the request if it failed.
+        """Replaces workers one by one if the check has passed; refuses the request if it failed.
 
-        Sends progress to the waiting commands, also during a check: some take minutes, and a
+        Sends progress to the waiting commands, also during a check, which can take minutes: a
         command takes a silent supervisor for one that hangs.
         """
         report = self._pending.check.turn(now) if self._pending else None

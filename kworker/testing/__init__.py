@@ -1,4 +1,4 @@
-"""Tests of handlers without servers: `message` makes what a handler is given, `run` runs a service.
+"""Tests of handlers without servers: `message` makes a handler's argument, `run` runs a service.
 
 `run` runs records through the real worker and the real delay process, over Kafka and Redis in
 memory, and over a clock on which an hour's delay passes at once.

@@ -25,7 +25,7 @@ def message(
     attempt: int = 1,
     last: bool = False,
 ) -> Message:
-    """Returns a message as a handler is given it.
+    """Returns a message like those that a handler is given.
 
     `value` may be bytes, text, or None for a tombstone; anything else is encoded as JSON. `headers`
     is a mapping, or a list of pairs if a name occurs twice. `timestamp` is in ms since 1970, by

@@ -55,7 +55,8 @@ def run(
         AssertionError: a record has not ended within the limits, or has a topic that the service
             does not read.
         ConfigError: the configuration or the handler's signature is wrong.
-        TypeError: there is neither a handler nor a configuration, or `records` is no list.
+        TypeError: there is neither a handler nor a configuration, or `records` is a
+            mapping, text or bytes instead of a list.
     """
     if handler is None and config is None:
         raise TypeError("run: give a handler, or a config that names one")
@@ -144,12 +145,14 @@ def _modules_of(config: Config) -> set[str]:
 
 
 def _raw(record: Message, config: Config) -> RawMessage:
-    """Returns the record to write; one that names no topic is of the first source topic."""
+    """Returns the record to write; without a topic, it is written to the first source topic."""
     sources, topic = config.source.topics, record.topic
     if topic == TOPIC and sources and TOPIC not in sources:
         topic = sources[0]
     if not make_intake(config).is_source(topic):
-        raise AssertionError(f'the service does not read the topic "{topic}": name one of its own')
+        raise AssertionError(
+            f'the service does not read the topic "{topic}": name one of its source topics'
+        )
     at = (topic, record.partition, record.offset)
     return Fields(at, record.timestamp, record.key, record.value, record.headers)
 

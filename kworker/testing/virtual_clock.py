@@ -6,7 +6,7 @@ import time
 class VirtualClock:
     """A monotonic clock that begins at 0, and a wall clock that begins at the true time.
 
-    Time only passes on both of them when `go_on` is called.
+    On both, time passes only when `go_on` is called.
     """
 
     def __init__(self) -> None:

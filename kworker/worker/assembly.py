@@ -63,7 +63,7 @@ def _redis_claims(url: str, *, prefix: str, owner: str, ttl_s: float) -> Claims:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The clients and clocks of a worker; `kworker.testing` has others than these.
+    """The clients and clocks of a worker; `kworker.testing` replaces them by simulated ones.
 
     `clock` returns monotonic seconds, `wall` seconds since 1970.
     """
@@ -217,7 +217,7 @@ def make_decider(config: Config, limits: TopicLimits, role: Role) -> RetryDecide
 def make_shared(config: Config, folder: StateFolder) -> SharedStates:
     """Makes the state that the instances share in Redis, if Redis is configured.
 
-    It is the pauses, and the list of records that may have killed workers of any host.
+    This state is the pauses, and the list of records that may have killed workers of any host.
     """
     chosen = config.idempotency
     if chosen is None:
@@ -236,8 +236,9 @@ def make_paused(
 ) -> Callable[[float], PausedTopics]:
     """Returns a function of the monotonic time, which returns the topics paused by operators.
 
-    Where pauses are shared, everything is paused until Redis has been asked once: another host may
-    have paused a topic while this instance did not run. A replay does not heed pauses.
+    Where pauses are shared, everything is paused until Redis has been asked once, even in vain:
+    another host may have paused a topic while this instance did not run. A replay does not heed
+    pauses.
     """
     if role.replay:
         return lambda _now: NOTHING_PAUSED

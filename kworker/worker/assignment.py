@@ -151,7 +151,10 @@ class Assignment:
         return anew
 
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
-        """Returns the offset at which the partition's log begins; None if no broker answers."""
+        """Returns the offset at which the partition's log begins; None if no broker answers.
+
+        `held` is the outdated position, for the log line.
+        """
         _LOG.warning(
             "topic was deleted and created again; the partition is read from its first offset, not"
             " from the committed position",
@@ -198,7 +201,7 @@ class Assignment:
 
     @property
     def lost_lately(self) -> bool:
-        """True if partitions were lost lately: a commit from before may get this member fenced."""
+        """True if partitions were lost lately: an earlier commit may now get this member fenced."""
         return time.monotonic() - self._lost_at < _GHOST_S
 
     def abandon(self) -> None:

@@ -12,14 +12,15 @@ _OLDER = (20, 100)
 
 
 class CollectionPace:
-    """Sets how many new objects start a collection: as many as records were taken in a second.
+    """Makes Python look for garbage after as many new objects as records come in a second.
 
-    Records in flight stay alive, but each collection looks through them. With Python's own
+    Records in flight are no garbage, but each collection looks through them. With Python's own
     threshold, a fast worker would spend a tenth of its time on that. A very high threshold would
-    let garbage fill the memory. With the threshold set here, if each run leaves one cycle, at most
-    the cycles of one second wait to be freed, whether handlers are slow or fast. The threshold is
-    never below Python's own, or the one that the handlers' module has set. If a handler changes it
-    later, that choice stands. Used by the main thread.
+    let garbage fill the memory. With the threshold set here, if each run of a handler leaves one
+    cycle of garbage, at most the cycles of one second wait to be freed, whether handlers are slow
+    or fast. The threshold is never below the one found at the start, which is Python's own unless
+    the handlers' module has set another. Once a handler has changed the threshold, this class
+    changes it no more. Used by the main thread.
     """
 
     def __init__(self, slot: Slot) -> None:

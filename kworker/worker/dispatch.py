@@ -1,6 +1,6 @@
 """Dispatch: records go from the lanes to the handlers, and come back with an outcome.
 
-Over 300 lines, since one file names every place where such a record can be.
+This file has over 300 lines, since it names every place where a record can be on that way.
 """
 
 from collections import deque
@@ -95,7 +95,7 @@ class Dispatch:
         self._claims.start()
 
     def isolate_all(self, seconds: float) -> None:
-        """Isolates all records, suspects or not, for so many seconds from the first assignment."""
+        """Runs all records in the isolated process until `seconds` after the first assignment."""
         self._quarantine.isolate_all(seconds)
 
     # -- the poll loop's questions ----------------------------------------------------
@@ -159,17 +159,17 @@ class Dispatch:
 
     @property
     def run_times(self) -> list[int]:
-        """A histogram of the durations of runs in the pool: counts, then their sum (in µs)."""
+        """A histogram of how long runs in the pool took: counts, then the sum of times (in µs)."""
         return self._pool.completed.run_times()
 
     @property
     def wait_times(self) -> list[int]:
-        """A histogram of the waits from intake to first run: counts, then their sum (in µs)."""
+        """A histogram of waits from intake to first run: counts, then the sum of waits (in µs)."""
         return self._pool.completed.wait_times()
 
     @property
     def redis_calls(self) -> EndTimes:
-        """The number and total time of ended calls to Redis: of answered and of failed ones."""
+        """The number and total time of answered calls to Redis, and the same of failed calls."""
         return self._claims.calls
 
     def slack_s(self) -> float:
@@ -179,7 +179,11 @@ class Dispatch:
     # -- one turn ---------------------------------------------------------------------
 
     def turn(self, wait_s: float) -> list[Record]:
-        """Collects outcomes, starts runs; returns ended records (`Publishable` or `Skipped`)."""
+        """Collects outcomes and starts runs; returns the records whose outcome is final.
+
+        A final outcome is results, a retry, a dead letter or `Skipped`. Waits up to `wait_s`
+        seconds for the first outcome.
+        """
         ended = self._pool.completed.take(wait_s)
         self._in_pool.difference_update(ended)
         now = self._clock()
@@ -348,13 +352,14 @@ class Dispatch:
     # -- partitions that come and go --------------------------------------------------
 
     def rebalanced(self) -> None:
-        """Rereads the crash journal: new partitions may hold a record at which a worker died."""
+        """Rereads the crash journal, because the new partitions may hold suspects."""
         self._quarantine.refresh(self._clock(), force=True)
 
     def returned(self, owned: Collection[Partition]) -> None:
-        """Notes the partitions owned after a new assignment, before new records are delivered.
+        """Notes the partitions that this worker owns after a new assignment.
 
-        Each gets back the lanes that it had in an earlier assignment, if they still exist.
+        Each partition gets back the lanes that it had in an earlier assignment, if they still
+        exist. Called before new records are delivered.
         """
         for partition in owned:
             self._lanes.open(partition)
@@ -412,7 +417,8 @@ class Dispatch:
     def close(self, partition: Partition) -> None:
         """Gives up a partition.
 
-        The outcomes of its running records are used only if the partition is assigned here again.
+        Its running records go on. Their outcomes are used if the partition is assigned to this
+        worker again or, with idempotency, by the partition's next owner.
         """
         running = [record for record in self._in_pool if record.partition is partition]
         dropped, unheld = self._lanes.close(partition)
@@ -426,7 +432,7 @@ class Dispatch:
         self._flow.forget(partition)
 
     def abandon_suspects(self) -> None:
-        """Ends the isolated process; the records that it was running are delivered again."""
+        """Ends the isolated process; its records without an outcome are delivered again."""
         abandoned = self._quarantine.abandon()
         self._flow.leave(abandoned)
         self._claims.released(abandoned)
@@ -434,7 +440,8 @@ class Dispatch:
     def hand_over(self, records: list[Record]) -> None:
         """Leaves the results of ended records in Redis to the next owners of their partitions.
 
-        The next owners publish them. Without idempotency, they run the records again.
+        The next owners publish these results. Without idempotency, nothing is left for them, and
+        they run the records again.
         """
         self._claims.hand_over(records)
 

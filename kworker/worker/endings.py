@@ -1,8 +1,8 @@
 """Endings: what follows when a handler returns or raises.
 
 Either the record gets its final outcome, or it waits in memory for another run or for a call of its
-handler's method `dead`. It runs again when its retry is due, when its circuit closes, or when the
-dead-letter limit holds it back no more.
+handler's method `dead`. It runs again when its retry is due, when its handler's circuit breaker
+closes, or when the dead-letter limit holds it back no more.
 """
 
 from collections import deque
@@ -84,7 +84,7 @@ class Endings:
     def judge(self, ended: list[Record]) -> list[Record]:
         """Decides what follows for records that ran, and for records that ended without a run.
 
-        Returns the records whose outcome is final: `Publishable` or `Skipped`.
+        Returns the records whose outcome is final: results, a retry, a dead letter or `Skipped`.
         """
         if not ended and not self._ended_early:
             return []
@@ -107,7 +107,7 @@ class Endings:
 
         A record is adopted if its partition came back and the record was delivered again: then its
         outcome is used. Any other outcome is kept for a redelivery, in memory or (with idempotency)
-        in Redis. It is dropped if it is of no use, e.g. because the record is known to be done.
+        in Redis, unless it is of no use, e.g. because the record is known to be done.
         """
         ends = self._orphans.ended(records)
         self._lanes.put_back(ends.freed)
@@ -178,7 +178,7 @@ class Endings:
     # -- failures ---------------------------------------------------------------------
 
     def end_early(self, records: Iterable[Record]) -> None:
-        """Stores records for `judge` that were `Failed` or `Skipped` before they were queued."""
+        """Keeps, for `judge`, records that were `Failed` or `Skipped` before they were queued."""
         self._ended_early += records
 
     def fail(self, record: Record, failure: Failure) -> None:
@@ -260,7 +260,7 @@ class Endings:
     def _calls_dead(self, record: Record, error: BaseException) -> bool:
         """Returns True if the handler has a method `dead` that is safe to call in this process.
 
-        For a suspect it is not safe: either its run or its `dead` may have killed a worker before.
+        For a suspect it is not safe: its run, or a call of `dead` for it, may have killed a worker.
         """
         if not self._tells_dead(record.source.topic):
             return False
@@ -276,7 +276,7 @@ class Endings:
     # -- partitions that go -----------------------------------------------------------
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - a stage
-        """Returns an empty list, because each record that waits in `Endings` has run or failed.
+        """Returns an empty list, because all records that wait in `Endings` have run or failed.
 
         Their failures are still handled, and the `dead` methods of their handlers still called.
         """

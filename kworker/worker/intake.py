@@ -1,4 +1,4 @@
-"""Intake: puts the consumer's records into ledgers and lanes, and handles its other events.
+"""Intake: puts the consumer's records into ledgers and lanes; handles the consumer's events.
 
 One file over 300 lines, since it handles every kind of record and event of the client.
 """
@@ -99,10 +99,11 @@ class Intake:
         self._read_elsewhere: set[str] = set()  # topics that exist, of which this worker has none
 
     def take(self, most: int, wait_s: float) -> int:
-        """Polls the consumer; returns the number of records and events. Rebalances run in here.
+        """Polls the consumer; returns the number of records and events.
 
-        Raises Fenced if another process has taken this worker's place in the group. Raises
-        OutOfOrder if the consumer returns an offset twice; then the worker must be restarted.
+        Rebalances happen during this call. Raises Fenced if another process has taken this worker's
+        place in the group. Raises OutOfOrder if the consumer returns an offset twice; then the
+        worker must be restarted.
         """
         batch = self._consumer.poll(most, wait_s)
         if batch:
@@ -130,9 +131,10 @@ class Intake:
     def note_existing(self, topics: Collection[str]) -> None:
         """Hides the problems of existing topics of which this worker has no partition.
 
-        `topics` are all that exist, by the brokers' last answer. The client tells every member once
-        that a topic is missing. Only a member that gets a partition of the topic learns that it is
-        back. The error itself is not forgotten, since the brokers' answer may be older.
+        `topics` are all topics that exist, by the brokers' last answer. If a topic is missing, the
+        client tells this to every member, once. When the topic is back, only a member that gets a
+        partition of it notices. The problem is hidden and not forgotten, since the brokers' answer
+        may be older than the problem.
         """
         self._read_elsewhere = {*topics} - {topic for topic, _ in self._assignment.partitions}
 
@@ -348,7 +350,7 @@ class Intake:
 def _is_pattern(topic: str) -> bool:
     """Returns True if `topic` is a regular expression.
 
-    The client reports an error under this name if no topic matches the expression.
+    If no topic matches the expression, the client's error has the expression as its topic.
     """
     return topic.startswith("^")
 
@@ -367,7 +369,7 @@ def _failed(record: Record, kind: FailureKind, message: str) -> Record:
 
 
 def _dead(record: Record, failure: Failure) -> Record:
-    """Fails a record outside of the queue of its key, so that no other record waits for it."""
+    """Fails a record and takes it out of its lane, so that no other record waits for it."""
     record.lane = None
     record.outcome = Failed(Described(failure))
     return record

@@ -12,7 +12,10 @@ LaneName = tuple[object, ...]
 
 
 class EndedRuns(NamedTuple):
-    """Runs that ended after their partition was revoked, and records that waited for them."""
+    """Runs that ended after their partition was revoked, and records that waited for them.
+
+    `adopted` and `useless` have the runs. `freed` has the records that waited: they may run now.
+    """
 
     adopted: list[Record]  # each takes the place of its own redelivery, in the present epoch
     freed: list[Record]  # may run now
@@ -232,8 +235,8 @@ class OrphanedRuns:
     def _may_return(self, run: Record) -> bool:
         """Returns True if the outcome of an ended run may be used when its record is redelivered.
 
-        Returns False once the redelivery has begun: earlier records of the key may run again by
-        then, and must not run after this one.
+        Returns False once records of the partition have been redelivered: an earlier record of the
+        key may be among them, and must not run after this one.
         """
         if run.outcome is NOT_ATTEMPTED:
             return False

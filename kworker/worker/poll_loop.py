@@ -1,6 +1,6 @@
 """The poll loop of a worker: takes records, hands them over, settles, publishes, commits.
 
-One file over 300 lines, since one thread owns all of this: the loop's state and the revokes.
+One file over 300 lines, since one thread owns both the loop's state and the revocations.
 """
 
 import math
@@ -48,10 +48,10 @@ class WorkerConsumer(Taking, Committing, Protocol):
 class WorkerStats(NamedTuple):
     """The counters of a worker. In the scoreboard, `done` is `Field.DONE`, and so on.
 
-    `in_hand` is the number of delivered records that are not settled. `dropped` counts skipped
-    tombstones, `unguarded` records that ran without a claim because Redis did not answer,
-    `remembered` redelivered records that an offset map showed as done, and `maps_ignored` offset
-    maps that were not usable.
+    `in_hand` is the number of delivered records that are not settled. `dropped` is the number of
+    tombstones that were skipped. `unguarded` is the number of records that ran without a claim
+    because Redis did not answer. `remembered` is the number of redelivered records that an offset
+    map showed as done. `maps_ignored` is the number of offset maps that could not be used.
     """
 
     in_hand: int
@@ -103,7 +103,10 @@ class PollLoop:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`paused_by_operator` returns the topics that are paused at a monotonic time."""
+        """`had` has the topic's id for each partition in which the group ever had a position.
+
+        `paused_by_operator` returns the topics that operators have paused, at a monotonic time.
+        """
         self.dispatch = dispatch
         self.assignment = Assignment(identify, self._finish, self._drop, self._calm, had)
         self._rebalance_timer = RebalanceTimer(self.assignment, clock)
@@ -226,7 +229,7 @@ class PollLoop:
     # -- a drain ----------------------------------------------------------------------
 
     def stop_taking(self) -> None:
-        """Takes no more records and starts none; handlers that run go on to their end."""
+        """Stops taking and starting records; handlers that run already go on to their end."""
         self.flow.stopped = True
         self.dispatch.shed(list(self._owned.values()))
 
@@ -238,9 +241,9 @@ class PollLoop:
             time.sleep(BUSY_S)
 
     def hand_over(self) -> None:
-        """Leaves outcomes that are not published to the next owners, at the end of a drain.
+        """Leaves unpublished outcomes to the next owners of their partitions.
 
-        Nothing is published here afterwards.
+        Called at the end of a drain. After this call, this worker publishes nothing.
         """
         self.dispatch.hand_over(self._guarantee.unpublished())
 
@@ -273,15 +276,16 @@ class PollLoop:
 
     @property
     def topics_to_check(self) -> set[str]:
-        """The topics whose ids `check_topic_ids` needs: assigned ones, and unreadable ones."""
+        """The topics whose ids `check_topic_ids` needs: those assigned, or not readable."""
         return self.assignment.topics | self._intake.unreadable
 
     def check_topic_ids(self, ids: Mapping[str, str]) -> None:
         """Rejoins the group if a source topic was deleted and created again.
 
-        Also drops the problem of a topic that exists again and that other workers read.
         `ids` maps topics to their present ids. A topic that was created again has a new id, and
         other records at each offset. Without a rejoin, the client would go on at the old offset.
+        Also stops reporting that a topic cannot be read, if the topic exists and this worker has no
+        partition of it.
         """
         if ids:  # else no broker has answered
             self._intake.note_existing(ids)
@@ -338,7 +342,7 @@ class PollLoop:
     def _begin_fresh(self) -> None:
         """Prepares the worker for new partitions, after the poll that assigned them has returned.
 
-        They are paused until `_adjust_flow` resumes them.
+        The new partitions are paused until `_adjust_flow` resumes them.
         """
         assignment = self.assignment
         paused = {p for p in self.flow.paused if p.open}
@@ -421,8 +425,8 @@ class PollLoop:
     def _drop(self, partition: Partition) -> None:
         """Gives up a revoked partition, and forgets those of its records that have not begun.
 
-        Outcomes that this worker is still publishing are left to the next owner, too: this worker
-        may have lost the brokers for long, and the next owner must not wait for it.
+        Also leaves the outcomes that this worker is still publishing to the next owner. The next
+        owner must not wait for this worker, which may be cut off from the brokers for long.
         """
         self.dispatch.close(partition)
         self.dispatch.hand_over(self._guarantee.drop(partition))

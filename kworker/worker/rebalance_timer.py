@@ -8,7 +8,7 @@ from kworker.core.message import PartitionId
 
 
 class RebalanceTimer:
-    """Passes the consumer's calls on to its rebalance listener, and adds up how long they last.
+    """Passes the consumer's calls on to a rebalance listener, and adds up how long they last.
 
     A revocation lasts until the running records have ended; the group waits meanwhile. An
     assignment lasts until the positions of its partitions are read. Owned by the poll thread.

@@ -379,8 +379,8 @@ class Worker:
                     raise
                 _LOG.warning(
                     "Kafka fenced this worker, probably not because of another process: a commit"
-                    " that the worker sent before it lost its partitions came late; it joins the"
-                    " group again",
+                    " that the worker sent before it lost its partitions came late; the worker"
+                    " joins the group again",
                     error=str(fenced),
                 )
                 loop.rejoin("fenced, probably by a late commit from before partitions were lost")

@@ -1,4 +1,4 @@
-"""The lag of every group of a service, as the brokers report it; no service need run."""
+"""The lag of every group of a service, as the brokers report it; the service need not run."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -57,7 +57,7 @@ def _delay(lag: DelayLag) -> dict[str, Any]:
 
 
 def render(report: LagReport, *, partitions: bool) -> Group:
-    """Returns a report for a terminal: one row a topic, or with `partitions` one a partition."""
+    """Returns a report for a terminal: a row for each topic (with `partitions`: each partition)."""
     lags = [*report.topics, *report.tables.values()]
     return Group(
         _head(report),

@@ -44,12 +44,13 @@ def logs(
     Example: [bold]kworker logs -f --level warning[/bold]
 
     Reads the file that the service's standard error goes to; [bold]kworker start --daemon[/bold]
-    writes one in the state folder. Other services log to the journal, to a terminal or to their
-    container; then the command names the place. With --follow, the file may be rotated or cut.
+    writes such a file in the state folder. Other services log to the journal, to a terminal or to
+    their container; then the command names the place. With --follow, the command goes on when the
+    file is rotated or truncated.
 
     On a terminal, JSON lines are shown in the console format; elsewhere lines are printed as they
     are. With --json, every line is a JSON object: a line that kworker did not write as JSON becomes
-    the field `event` of one.
+    an object with the line in the field `event`.
     """
     from kworker.cli.logs.place import log_file
 

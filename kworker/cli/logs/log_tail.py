@@ -14,9 +14,9 @@ _READ_BYTES = 1 << 20  # of what was added, at once
 class LogTail:
     """Reads the last lines of a file, then the lines that are added to it. Used by one thread.
 
-    If another file takes the name (rotation), reads that file, too, and the former one for a while,
-    since some processes write to it for a second more. If the file is truncated, reads it from its
-    start. No call waits.
+    If another file takes the name (rotation), reads the new file. Reads on in the old one, too,
+    since some processes write to the old file for a second more. If the file is truncated, reads it
+    from its start. No call waits.
     """
 
     def __init__(self, path: Path) -> None:

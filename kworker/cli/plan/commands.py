@@ -66,8 +66,9 @@ def plan(
     two cores. Handlers that use the CPU need more processes than estimated, because the threads of
     one process share a core. When the service runs, kworker lag shows whether the estimate holds.
 
-    If there is a kworker.toml, its guarantee, idempotency, ordering and limits count, and the
-    command says which rate it allows now. Processes are those of all hosts together.
+    If there is a kworker.toml, the estimate uses its guarantee, idempotency, ordering and limits,
+    and the command says which rate the configured workers can do at most. The number of processes
+    is that of all hosts together.
     """
     question = PlanQuestion(
         Load(_rate(rate), _seconds("--handler-time", handler_time), headroom),

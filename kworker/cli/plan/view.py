@@ -142,7 +142,7 @@ def _is_enough(question: PlanQuestion, rate: float) -> bool:
 
 
 def _value(name: str, value: Any) -> Any:
-    """Returns a value of `[workers]` as kworker.toml has it."""
+    """Returns the value of a key of `[workers]` in the form that kworker.toml takes."""
     if name.endswith("_timeout"):
         return format_duration(value)
     return format_size(value) if name in ("memory", "in_flight_bytes") else value

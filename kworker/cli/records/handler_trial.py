@@ -29,7 +29,7 @@ class HandlerTrial:
 
 
 def lines(trial: HandlerTrial, config: Config) -> Iterator[str]:
-    """Yields the lines that show a trial to a person; printable, whatever the record holds."""
+    """Yields the lines that show a trial to a person, with control characters escaped."""
     source = trial.source
     place = f"{source.topic}:{source.partition}:{source.offset}"
     yield f"{place}, attempt {trial.attempt} of {len(config.retry.delays) + 1}"

@@ -74,7 +74,7 @@ class Draft:
         data = object_of(line)
         if unknown := sorted(data.keys() - _FIELDS):
             raise BadLine(
-                f"the field {unknown[0]} is unknown; expected {', '.join(sorted(_FIELDS))}"
+                f"the field {unknown[0]} is unknown; allowed: {', '.join(sorted(_FIELDS))}"
             )
         value = bytes_at(present(data, "value"), "value")
         made = self.of_value(value)
@@ -105,8 +105,8 @@ def send(
     Example: [bold]kworker send '{"order_id": 1}' --key c-1[/bold], or
     [bold]kworker send --file orders.jsonl --key-field customer --rate 100/s[/bold]
 
-    A file is checked to its end before any of it is sent. All records are acknowledged by Kafka
-    when the command ends with exit code 0.
+    A file is checked to its end before any of it is sent. Exit code 0 means that Kafka
+    has acknowledged all records.
     """
     inputs = [bool(values), file is not None, records is not None, null]
     if sum(inputs) != 1:
@@ -199,7 +199,7 @@ def _source_topic(config: Config) -> str:
     if config.source.pattern:
         raise UsageError("--topic: missing; the source is a pattern, so name one of its topics")
     if len(config.source.topics) > 1:
-        raise UsageError(f"--topic: missing; one of {', '.join(config.source.topics)}")
+        raise UsageError(f"--topic: missing; name one of {', '.join(config.source.topics)}")
     return config.source.topics[0]
 
 

@@ -1,4 +1,4 @@
-"""`kworker tail`: prints the last records of a topic and, with --follow, those that come."""
+"""`kworker tail`: prints the last records of a topic and, with --follow, new records."""
 
 import json
 import os
@@ -66,7 +66,7 @@ LinesOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record and its headers: the client must be asked for the headers of a record only once.
+    """A record with its headers, since the client must not be asked for them a second time.
 
     `unreadable` is the reason why the headers cannot be read, else "".
     """

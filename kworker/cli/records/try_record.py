@@ -123,7 +123,7 @@ def _record(config: Config, text: str, topic: str | None, key: str | None) -> Re
         if topic is not None or key is not None:
             raise UsageError(
                 "try: --topic and --key go with a value from a file or stdin; a"
-                " record in Kafka has its own"
+                " record in Kafka already has a topic and a key"
             )
         return _fetched(config, place[1], int(place[2]), int(place[3]))
     name = topic or next(iter(config.source.topics), "")
@@ -183,7 +183,7 @@ def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:
             record.comes_again(envelope, 0)
         except Forged as problem:
             raise KworkerError(
-                f"{place}: only kworker writes this topic, and it has not written this record:"
+                f"{place}: only kworker may write to this topic, but it did not write this record:"
                 f" {problem}"
             ) from None
     return record
@@ -214,7 +214,7 @@ def _run(config: Config, handlers: "Handlers", record: Record) -> HandlerTrial:
 
 
 def _handlers(config: Config) -> "Handlers":
-    """Loads and opens handlers. Raises KworkerError with the stack if a class cannot be created."""
+    """Loads and opens handlers. Raises KworkerError, with the stack, if a handler fails to open."""
     from kworker.worker.handlers.loader import load
 
     try:

@@ -1,4 +1,4 @@
-"""The needs of commands that change tables: the `[spark]` section, a table, the job's lease."""
+"""Gives commands that change tables the `[spark]` section, a table, and the job's lease."""
 
 import time
 from collections.abc import Iterator
@@ -37,9 +37,9 @@ def chosen(spark: SparkSettings, name: str | None) -> TableSettings:
 def held(config: Config) -> Iterator[Lease]:
     """Holds the lease, a lock on the folder of checkpoints, so that no Spark job starts meanwhile.
 
-    Raises AlreadyRunning if another process holds the lease, or if the service has jobs on other
-    hosts, where the lease has no effect. Raises KworkerError if the folder cannot be locked, or if
-    Kafka does not answer.
+    Raises AlreadyRunning if another process holds the lease, or if the service has Spark jobs on
+    other hosts, where the lease has no effect. Raises KworkerError if the folder cannot be locked,
+    or if Kafka does not answer.
     """
     spark = configured(config)
     lease = Lease(spark.checkpoints)

@@ -69,7 +69,7 @@ def compact(
     table: Annotated[str | None, typer.Option(help="Compact only this table.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace the many small files that batches write with a few large ones (Delta, Iceberg).
+    """Merge the many small files that batches write into a few large ones (Delta, Iceberg).
 
     Example: [bold]kworker spark compact --table orders[/bold]
 

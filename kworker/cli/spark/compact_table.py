@@ -1,4 +1,4 @@
-"""`kworker spark compact`: replaces the many small files that batches write with a few."""
+"""`kworker spark compact`: merges the many small files that batches write into a few."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence

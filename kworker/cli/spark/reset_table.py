@@ -172,7 +172,7 @@ def _may_hold_rows(table: TableSettings) -> bool:
 
 @contextmanager
 def begin(config: Config, name: str | None) -> Iterator[CheckpointReset]:
-    """Prepares to reset the checkpoint of the table `name`, or of the only table for None.
+    """Prepares to reset the checkpoint of the table `name`, or of the only table if None.
 
     Sends no request to a broker yet. Raises UsageError if no table is called `name`, or if `name`
     is None and there are several tables. Raises ConfigError if the configuration has no [spark]

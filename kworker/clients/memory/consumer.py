@@ -62,7 +62,7 @@ class MemoryConsumer:
 
     @property
     def absence(self) -> Absence | None:
-        """The reason why this consumer takes no part in its group; None if it does."""
+        """The reason why this consumer takes no part in its group; None if it takes part."""
         member, kafka = self._member, self._kafka
         if not (kafka.up and kafka.coordinated):
             return Absence.COORDINATOR
@@ -261,7 +261,7 @@ class MemoryConsumer:
         return [self._fetches[at] for at in partitions if at in self._fetches]
 
     def _fetch(self, most: int) -> list[RawMessage]:
-        """Returns up to `most` records and events; partitions that were read last come last."""
+        """Returns up to `most` records and events; the partitions just read come last."""
         taken: list[RawMessage] = []
         for at in list(self._fetches):
             if len(taken) >= most:

@@ -71,7 +71,7 @@ class MemoryGroup:
         self.history: list[MemoryCommit] = []
 
     def join(self, name: str, topics: list[str]) -> MemoryMember:
-        """Adds a member. It replaces and fences a static member of the same name."""
+        """Adds a member. The new member replaces and fences a static member of the same name."""
         member, old = MemoryMember(name, topics), self._members.get(name)
         self._members[name] = member
         if old is not None:

@@ -154,10 +154,12 @@ class MemoryRedisClaims:
         return state
 
     def _take_up(self, name: str, source: str, kept: KeptOutcome, *, taken: bool) -> KeptOutcome:
-        """Lets the record at `source` take up an event's kept outcome if it may; returns the state.
+        """Lets the record at `source` take up an event's kept outcome, if that is permitted.
 
-        The outcome's own record may. Another record may once nobody has taken up the outcome for
-        `own_record_s`. If `taken`, the outcome's owner is dead, and the outcome has no owner now.
+        The record that the outcome names as its source is permitted. Another record is permitted
+        once nobody has taken up the outcome for `own_record_s`. `taken` is True if the outcome's
+        owner is dead; the dead owner is removed even if the record is not permitted. Returns the
+        outcome with its present owner.
         """
         age_s = self._claim_s - self._redis.left_s(name)
         if source == kept.source or (not kept.owner and age_s >= self._own_record_s):

@@ -12,8 +12,9 @@ from kworker.spark.checkpoints.folders import Folder
 class Damaged(KworkerError):
     """Raised when a query must not start, since it would silently skip or repeat results.
 
-    `begin` is the value of `kworker spark reset --from` that repairs the query's checkpoint; "" if
-    a new checkpoint would not help. When a query starts, this command is added to the error's text.
+    The attribute `begin` is the value of `kworker spark reset --from` that repairs the query's
+    checkpoint; "" if a new checkpoint would not help. The start of a query adds this command to the
+    error's text, unless `begin` is "".
     """
 
     def __init__(self, problem: str, begin: str = "committed") -> None:

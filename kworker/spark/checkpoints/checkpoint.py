@@ -82,8 +82,9 @@ def _batches(folder: Folder, below: str) -> list[int]:
 def _finished(planned: list[int], noted: list[int]) -> int:
     """The number of the last batch that is certainly in the table; -1 if there is none.
 
-    Spark plans a batch only after it has written the previous one. So the batch before
-    the last planned one is in the table, even if its commit file is missing.
+    `noted` has the batches with a commit file. Spark plans a batch only after it has written the
+    previous batch. So the batch before the last planned batch is in the table, even if the commit
+    file is missing.
     """
     return max([-1, *noted[-1:], *(batch - 1 for batch in planned[-1:])])
 
@@ -132,7 +133,8 @@ def _read_range(folder: Folder, batch: int, topic: str) -> Positions:
 def damaged_state(folder: Folder) -> str | None:
     """Returns the path of the first state file that does not match its checksum, or None.
 
-    Reads the whole state. Called after Spark failed, since its error may not name the file.
+    Reads the whole state. Called after Spark failed, since Spark's error does not always name the
+    file.
     """
     for name in folder.walk("state"):
         if not _STATE.match(PurePosixPath(name).name):

@@ -70,10 +70,10 @@ class Guard:
 
         `committed` has the consumer group's positions. `last_mark` is the entry that kworker made
         in the metadata of the last batch's commit. The query continues from the positions in this
-        entry, or from those of a later reset by a person. A checkpoint that ends at neither is
-        renamed, and a new one is begun. But if the query keeps state between batches, Damaged is
-        raised instead, since a new checkpoint would lack the state. Errors of the file system are
-        raised as they are.
+        entry; if a person has reset the checkpoint since then, from the positions of the reset. A
+        checkpoint that does not end there is renamed, and a new checkpoint is begun. But if the
+        query keeps state between batches, Damaged is raised instead, since a new checkpoint would
+        lack the state. Errors of the file system are raised as they are.
         """
         folder = self._folder
         if is_half_reset(folder):
@@ -139,7 +139,7 @@ class Guard:
 
 
 def _reset_since(last_mark: CommitMark, note: Note | None, found: Checkpoint | None) -> Note | None:
-    """Returns `note` if it is of a person's reset since the last commit to the table, else None."""
+    """Returns `note` if a person's reset wrote it after the table's last commit, else None."""
     if found is not None and (found.planned or found.complete):
         return None
     if note is None or note.start is None or note.at_ms <= last_mark.at_ms:
@@ -148,11 +148,11 @@ def _reset_since(last_mark: CommitMark, note: Note | None, found: Checkpoint | N
 
 
 def _end_of_table(last_mark: CommitMark, reset: Note | None) -> CommitMark:
-    """Returns the last mark, with the positions at which a query must continue.
+    """Returns `last_mark`, with the positions at which a query must continue.
 
-    `reset` is the note of a person's reset since then, if any. Its `missing` has the partitions in
-    which the topic did not hold the offset at which the table ended. In these, the query continues
-    at the nearest offset that the topic held.
+    `reset` is the note of a person's reset after the commit with this mark; None without a reset.
+    `reset.missing` has the partitions in which the topic did not hold the offset at which the table
+    ended. In these, the query continues at the nearest offset that the topic held.
     """
     if reset is None or reset.start is None:
         return last_mark

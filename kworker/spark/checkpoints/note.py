@@ -20,9 +20,10 @@ class Note:
     The file names the results topic and tells if batches are merged into the table. The checkpoint
     begins at the positions `start`; None is the beginning of the topic. `at_ms` is the time at
     which a person chose these positions; 0 if the query is to continue where the table ends.
-    `missing` is empty except after a reset to the end of the table. It then has the partitions in
-    which the topic no longer held the offset of that end, with this offset; for them, `start` has
-    the nearest offset held. In all other partitions, the query continues where the table ends.
+    `missing` is empty except after a reset to the end of the table. It then has the offset at which
+    the table ends, but only for those partitions in which the topic no longer held this offset. For
+    these, `start` has the nearest offset that the topic held. In all other partitions, the query
+    continues where the table ends.
     """
 
     topic: str

@@ -74,10 +74,11 @@ def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]
 
 
 def count_try(folder: Folder, batch: int) -> int:
-    """Counts a further failure of this batch, and returns how often it has failed so far.
+    """Adds 1 to the saved count of this batch's failures, and returns the new count.
 
-    The number is kept in the checkpoint: a job that ends by itself gives up after a few tries, and
-    the next job is to continue the count. If the file is damaged, the count begins at 1 again.
+    The count is saved in the checkpoint, so that the next job continues it: a job with `--once`
+    gives up a table after a few failures. Counting begins again at 1 for another batch, and if the
+    saved count is damaged.
     """
     try:
         last = json.loads(folder.read(_TRIES) or b"{}")

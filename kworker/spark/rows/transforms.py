@@ -12,7 +12,7 @@ from kworker.spark.reasons import is_mistake, reason
 
 
 class TransformRaised(KworkerError):
-    """Raised when a transform raised an error that may pass, so that it is called again later."""
+    """Raised when a transform raised an error that may pass. The transform will be called again."""
 
 
 def load_transform(name: str, folder: Path) -> Callable[[DataFrame], object]:

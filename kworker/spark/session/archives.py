@@ -28,8 +28,8 @@ def available_archives(
 ) -> tuple[list[Path], dict[str, Unreachable]]:
     """Returns the jar files that tables need, and an error for each format without its jar files.
 
-    Raises `Unreachable` if no table format is left, or if Spark's Kafka connector is neither in the
-    cache nor can be fetched.
+    Raises `Unreachable` if every format lacks its jar files, or if Spark's Kafka connector is not
+    in the cache and cannot be fetched.
     """
     found = list(jars.fetch(jars.SPARK_KAFKA, progress=progress))
     formats = {table.format for table in tables}

@@ -162,9 +162,9 @@ def _path(conf: Mapping[str, str], archives: Iterable[Path]) -> Path | None:
 def _make_room(folder: Path) -> bool:
     """Removes outdated files from the folder in which JVMs keep files of their loaded classes.
 
-    The outdated files are those that a JVM began to write but did not finish, and old marker files,
-    which tell a later start about an earlier one. Returns True if one more file of loaded classes
-    may be made: if the folder is writable, and fewer than `KEPT` of these files were used lately.
+    The outdated files are those that a JVM began to write but did not finish, and old marker files
+    of earlier starts. Returns True if one more file of loaded classes may be made: if the folder is
+    writable, and fewer than `KEPT` files of loaded classes were used lately.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():

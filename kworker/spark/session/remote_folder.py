@@ -1,4 +1,4 @@
-"""A folder on a remote file system, for a command that has no Spark of its own."""
+"""A folder on a remote file system, for a command that uses Spark for nothing else."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

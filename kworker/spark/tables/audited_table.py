@@ -46,9 +46,10 @@ class AuditedTable:
 class TableAuditScope:
     """The scope of an audit of tables: results, sources, and the number of faults to return.
 
-    `results` has the offsets of the results topic by partition. `positions` has the position of
-    each table in that topic: a result beyond it needs no row yet. Only rows and results of records
-    in these source topics and this range of time count.
+    `results` has the offsets of the results topic by partition. `positions` has, for each table,
+    the table's position in each partition of that topic: a result beyond this position needs no row
+    yet. `sources` are source topics. Only rows and results of records in `sources` and in
+    `time_range` count.
     """
 
     results: Mapping[int, range]

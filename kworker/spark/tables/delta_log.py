@@ -51,7 +51,7 @@ class DeltaLog:
     def last_version(self, application: str) -> int:
         """The version of the last Delta transaction with this application id; -1 without one.
 
-        Searches the latest commits. Loads Delta's snapshot only if these do not decide it.
+        Searches the latest commits. Loads Delta's snapshot only if they do not tell the version.
         """
         last = None
         for last in islice(self.commits(), _RECENT):

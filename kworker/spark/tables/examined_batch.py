@@ -32,8 +32,9 @@ Place = tuple[int, int]
 class ExaminedBatch:
     """The records of a batch that could not be written, and the table's transform.
 
-    Spark keeps the records until `close`. Each method runs Spark jobs. If one fails, and no result
-    can be the reason, the method raises Spark's error, ValueError or TransformRaised.
+    Spark keeps the records until `close`. The other methods run Spark jobs. `failure_of` and
+    `failure_without` return an error that a result may have caused. Any other error is raised:
+    Spark's error, ValueError or TransformRaised.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class ExaminedBatch:
         return self._positions.count()
 
     def sample(self, size: int, seed: int) -> list[Place]:
-        """Returns `size` results at random, or all if there are fewer."""
+        """Returns the places of `size` random results, or of all results if there are fewer."""
         shuffled = self._positions.orderBy(f.xxhash64("partition", "offset", f.lit(seed)))
         return [(row["partition"], row["offset"]) for row in shuffled.limit(size).collect()]
 
@@ -72,11 +73,11 @@ class ExaminedBatch:
         return self._failure(self._records.where(_within(part)))
 
     def failure_without(self, places: Collection[Place]) -> Exception | None:
-        """Runs the transform on all records but these; returns the error if it fails."""
+        """Runs the transform on all records not in `places`; returns the error if it fails."""
         return self._failure(self._records.where(f"NOT ({is_among(_offsets(places))})"))
 
     def read(self, places: Collection[Place]) -> list[Row]:
-        """Reads records: partition, offset, source, key and value."""
+        """Reads the records at `places`: partition, offset, source, key and value."""
         return self._records.where(is_among(_offsets(places))).selectExpr(*_KEPT).collect()
 
     def _failure(self, records: DataFrame) -> Exception | None:

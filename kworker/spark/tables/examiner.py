@@ -137,11 +137,12 @@ class Examiner:
         )
 
     def _check_all_bad(self, batch: int, number: int, why: str) -> None:
-        """Raises TransformFails unless all `number` results of the batch may be set aside.
+        """Raises TransformFails unless all `number` results of the batch can be set aside now.
 
-        A whole batch may be set aside after ALL_BAD_TRIES tries. But whole batches that follow each
-        other, with no row written between them, may not have more than ALL_BAD_MAX results in all.
-        Then the transform is probably wrong, or a service that it uses is down.
+        If all results of a batch fail, they are set aside only after ALL_BAD_TRIES tries. From such
+        batches, at most ALL_BAD_MAX results are set aside until a row is written again: if more
+        fail, the transform is probably wrong, or a service that it uses is down. `why` is the error
+        of one result.
         """
         if self._progress.rows != self._rows:
             self._all_bad = 0

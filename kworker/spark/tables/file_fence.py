@@ -31,8 +31,8 @@ class FileFence:
     the seal with the next number. A batch with a seal belongs to the table. This job, or the next
     one, moves the batch's files to the table one by one. After a kill, a batch without a seal is
     written again; a batch with a seal is only moved. Works on all file systems that Hadoop
-    supports. But on S3, a rename first looks for the target and then writes it: two jobs may create
-    the same seal.
+    supports. But on S3, a rename first looks for the target and then writes it, so two jobs can
+    create the same seal.
     """
 
     def __init__(self, session: SparkSession, sink: Sink, writer: str) -> None:

@@ -73,9 +73,9 @@ def table_exists(session: SparkSession, sink: Sink) -> bool:
 
 
 def prepare_table(session: SparkSession, sink: Sink, rows: StructType, *, wrote: bool) -> None:
-    """Creates the table if it does not exist, and adds new columns; only checks Parquet files.
+    """Creates the table if it does not exist, and adds columns; a Parquet table is only checked.
 
-    `wrote` is True if batches were written to the table: if it is missing then, raises Damaged.
+    Raises Damaged if the table is missing although batches were written to it (`wrote`).
     Raises Repartitioned for other partition columns, another ValueError for columns that are gone
     or have another type, and AnalysisException for a path or name that the format refuses.
     """

@@ -88,7 +88,7 @@ class DelayChild:
         self._since = now
 
     def drain(self, now: float, *, leave: bool) -> None:
-        """Ends the process for good; with `leave` it also leaves its consumer group."""
+        """Ends the process for good; with `leave`, it also leaves its consumer group."""
         self._draining, self._process.start_at = True, None
         self._process.drain(self._kill_at(now), leave=leave)
 

@@ -121,7 +121,7 @@ class Fleet:
                 self._start(worker, now)
 
     def replace(self, worker: WorkerProcess, reason: str, now: float) -> None:
-        """Drains this worker; a new process starts in its place when it has ended."""
+        """Drains this worker; once it has ended, a new process starts in its place."""
         self.replacements[reason] += 1
         worker.start_afresh(now)
         self._drain(worker, now, leave=False)
@@ -147,7 +147,7 @@ class Fleet:
         return [worker for worker in self.workers if worker.alive]
 
     def accept_dead(self) -> int:
-        """Has all living workers write the dead letters that they hold; returns their number."""
+        """Has living workers write the dead letters that they hold; returns how many workers."""
         alive = self.living
         for worker in alive:
             worker.slot.words[Field.ACCEPT] = 1

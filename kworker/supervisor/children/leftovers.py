@@ -16,7 +16,8 @@ _LOGGED_MAX = 10
 class _Left:
     """The processes that one worker left behind; `number` is the number of that worker.
 
-    `due` is the time of their next signal: SIGTERM, or SIGKILL once they were `terminated`.
+    `due` is the time of their next signal: SIGTERM, or SIGKILL if SIGTERM was sent before
+    (`terminated`).
     """
 
     number: int
@@ -29,8 +30,8 @@ class Leftovers:
 
     Each worker leads a process group. The processes that the worker or its handlers start belong
     to this group. A process that makes a session or group of its own leaves the group, and may
-    outlive the worker. A process that ends within `grace_s`, as an isolated process does, is not
-    logged.
+    outlive the worker. A process that ends within `grace_s` seconds of the worker's end, as an
+    isolated process does, is not logged.
     """
 
     def __init__(self, grace_s: float, term_s: float) -> None:

@@ -178,9 +178,10 @@ def _tables(progress: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_standby(progress: Mapping[str, Any]) -> bool:
-    """Returns True if the job waits because another job holds its checkpoints, or leads.
+    """Returns True if the job is in standby, which is no problem.
 
-    That is no problem. The `reason` in the job's report then says which of the two.
+    It waits until no other job holds its checkpoints, or until it is the leader. The `reason` in
+    the job's report says what it waits for.
     """
     return progress.get("state") == "standby"
 

@@ -133,7 +133,7 @@ class WorkerProcess:
     def drain(self, kill_at: float, *, leave: bool) -> None:
         """Requests that the process finishes its records and ends; kills it at `kill_at`.
 
-        With `leave` it leaves its consumer group, because no other process takes its slot.
+        With `leave` the process leaves its consumer group, since no other process takes its slot.
         """
         self.slot.words[Field.LEAVE] = leave
         if self.alive and self.exit_request is ExitRequest.NONE:
@@ -210,7 +210,7 @@ class WorkerProcess:
     def sample(self, now: float, over_s: float) -> None:
         """Notes totals for `rate` and `utilisation`; drops samples over `over_s` seconds old.
 
-        Does nothing between two lives of the worker.
+        Does nothing while the worker has no running process.
         """
         if not self.alive:
             return
@@ -244,7 +244,7 @@ class WorkerProcess:
         return tuple(self.slot.held()) if self._crashed(code) else ()
 
     def _crashed(self, code: int) -> bool:
-        """Returns True if the process did not end itself, and nobody asked it to end."""
+        """Returns True if nobody asked the process to end, and its shutdown code did not finish."""
         intended = self.exit_request is not ExitRequest.NONE or code in _INTENDED_EXITS
         return not intended and self.slot.phase is not Phase.GONE
 

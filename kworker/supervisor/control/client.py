@@ -31,7 +31,7 @@ class ControlClient:
     def __init__(
         self, name: str, folder: StateFolder, answer_timeout_s: float = _ANSWER_TIMEOUT_S
     ) -> None:
-        """`name` is the service's name in error messages; the time-out holds for each line."""
+        """`name` names the service in errors; `answer_timeout_s` is the longest wait for a line."""
         self.name = name
         self._folder = folder
         self._answer_timeout_s = answer_timeout_s

@@ -18,7 +18,7 @@ class ProgressSubscribers:
         self._send_at = 0.0
 
     def turn(self, now: float, line: Callable[[], Reply]) -> None:
-        """Sends a progress line to all connections, if the next one is due."""
+        """Sends a progress line to all connections, if the next line is due."""
         self._connections = [each for each in self._connections if not each.gone]
         if not self._connections or now < self._send_at:
             return

@@ -48,7 +48,7 @@ class AsyncPool:
         """Does nothing, because the loop runs since the handlers were opened."""
 
     def feed(self, take: Take) -> int:
-        """Calls `take` for as many records as handlers may start now; returns their number."""
+        """Calls `take` for as many records as may start now; returns the number taken."""
         self._unbegun = [run for run in self._unbegun if run]
         free = self._free_now()
         if free > 0 and (run := take(free)):

@@ -12,9 +12,9 @@ from kworker.worker.handlers.signature import Batching
 class BatchBuffer:
     """A queue in which records wait for their batch. Owned by the poll thread.
 
-    With `batching`, the records are those of one batch handler. If `batching` is None, each batch
-    has one record: its handler takes one record at a time, or its handler's method `dead` is
-    called before the record becomes a dead letter.
+    The attribute `batching` has the settings of the one batch handler whose records wait here. If
+    it is None, each batch has one record: either the record's handler takes one record at a time,
+    or the record waits for a call of its handler's method `dead`.
     """
 
     def __init__(self, batching: Batching | None, size_max: int) -> None:

@@ -37,11 +37,11 @@ class BatchRunners(Protocol):
 class BatchPool:
     """Collects the records of each batch handler into batches, which `runners` run.
 
-    A batch begins when it is full, or when its oldest record has waited for the handler's `wait`.
-    If several batches are due, the one with the oldest record begins first. A batch takes one of
-    `hands`, entries of the scoreboard, for each of its records. Buffered records keep their lane
-    (the queue of one key) busy, so a batch never has two records of one lane. Owned by the poll
-    thread.
+    A batch is due when it is full, or when its oldest record has waited as long as the handler's
+    setting `wait` says. If several batches are due, the one with the oldest record begins first.
+    A batch takes one of `hands`, entries of the scoreboard, for each of its records. Buffered
+    records keep their lane (the queue of one key) busy, so a batch never has two records of one
+    lane. Owned by the poll thread.
     """
 
     runs_in_order: ClassVar[bool] = False

@@ -67,8 +67,8 @@ class HandlerBatch:
     def next(self) -> list[Record]:
         """Returns the records of the next call, after noting them in the scoreboard.
 
-        Returns nothing when all have ended or the pool has stopped. A record whose partition was
-        revoked meanwhile ends as not attempted.
+        Returns an empty list when all records have ended or the pool has stopped. A record
+        whose partition was revoked meanwhile ends as not attempted.
         """
         bisection = self._begun()
         while not self.stopped and (part := bisection.next()):
@@ -212,7 +212,7 @@ def make_async_run_batch(
 
 
 class _Calls:
-    """Prepares the calls of a batch handler, and gives the records their outcomes. Stateless."""
+    """Prepares the calls to a batch handler, and gives the records their outcomes. Stateless."""
 
     def __init__(self, encoder: ResultEncoder, timeout_s: float, attempts: float) -> None:
         self._encoder = encoder
@@ -232,7 +232,10 @@ class _Calls:
         return None
 
     def end(self, batch: HandlerBatch, part: BatchPart, ends: PartOutcomes) -> None:
-        """Gives each record its outcome in `ends`. If `ends` is empty, the records run again."""
+        """Gives each record of `part` its outcome from `ends`.
+
+        If `ends` is empty, the records run again.
+        """
         batch.note_call()
         for record, end in zip(part.records, ends, strict=False):
             batch.end(record, self._outcome(record, end))

@@ -19,10 +19,10 @@ class CompletionQueue:
     """A queue of finished records. Any thread adds records, one thread takes them.
 
     `add` does not wake the thread that waits in `take`, because waking costs more than adding.
-    `wake` does, and is called once after several records. Records that are added without `wake` are
-    returned by the next call of `take`. A thread that measures handlers calls `new_times` for an
-    object of its own. In this object it counts how long records waited for their handlers, and how
-    long the handlers ran.
+    `wake` wakes that thread, and is called once after several records. Records that are added
+    without `wake` are returned by the next call of `take`. Each thread that measures handlers gets
+    an object from `new_times`. In this object, the thread counts how long records waited for their
+    handlers, and how long the handlers ran.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class CompletionQueue:
         return times
 
     def run_times(self) -> list[int]:
-        """Returns the histogram of all threads' runs, in the form of `core.durations.total`."""
+        """Returns a histogram of all threads' runs: counts, then the sum of durations (in µs)."""
         return total([times.runs for times in list(self._times)])
 
     def wait_times(self) -> list[int]:
-        """Returns the histogram of waits before runs, in the form of `core.durations.total`."""
+        """Returns a histogram of the waits before runs: counts, then the sum of waits (in µs)."""
         return total([times.waits for times in list(self._times)])
 
     def wake(self) -> None:

@@ -98,13 +98,16 @@ class HandlerLoop:
         register_after_fork(self, lambda _: sys.setprofile(None))
 
     def stop(self) -> None:
-        """Drops all functions that `call` has yet to call, now and later. Called by any thread."""
+        """Makes the loop call no further function that was, or will be, passed to `call`.
+
+        Called by any thread.
+        """
         self._stopped = True
 
     def end(self) -> None:
         """Ends the thread, which closes the loop; does not block. Called by any thread.
 
-        A handler that blocks the loop keeps it from ending.
+        The thread does not end while a handler blocks the loop.
         """
         self.stop()
         if self._ending:

@@ -91,14 +91,14 @@ class Handlers:
         return handler.dead if handler else None
 
     def open(self, timeout_s: float, alive: Callable[[], None] = lambda: None) -> "Future[None]":
-        """Starts the event loop of `async def` handlers, where every `open` is awaited.
+        """Starts the event loop of `async def` handlers, which awaits each handler's method `open`.
 
-        Returns a future that ends when all are open. Called after the fork, before the first
-        record. If an `open` raises, or takes longer than `timeout_s`, the others are closed, the
-        loop ends, and the future gets the exception.
+        Returns a future that ends when all these methods have returned. Called after the fork,
+        before the first record. If a handler's `open` raises, or takes longer than `timeout_s`, the
+        handlers opened before it are closed, the loop ends, and the future gets the exception.
 
-        Meanwhile the loop calls `alive` every second. It does not while an `open` blocks it, nor
-        for an `open` that ignores its cancellation after `timeout_s`.
+        While a handler's `open` is awaited, the loop calls `alive` every second, but only until
+        `timeout_s` has passed. It cannot call `alive` while `open` blocks the loop.
         """
         opened: Future[None] = Future()
         if self.is_async:
@@ -112,7 +112,7 @@ class Handlers:
     def close(self) -> None:
         """Closes every handler at the end of a drain, and then the event loop.
 
-        Raises whatever their `close` raises. An `async def close` runs for CLOSE_S at most.
+        Raises what a handler's `close` raises. An `async def close` has `CLOSE_S` seconds at most.
         """
         with ExitStack() as ending:
             if self.is_async:

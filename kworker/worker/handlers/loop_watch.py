@@ -109,8 +109,8 @@ def blocking_place(innermost: FrameType | None) -> str:
     """Returns file, line and function of the user's code that runs; "" if none runs.
 
     This is the innermost frame whose file is not of kworker, Python or an installed package. If
-    the handler itself is in a package, there may be no such frame. Then the outermost frame in a
-    package is returned, which is the handler's.
+    the handler itself is in an installed package, there may be no such frame. Then the outermost
+    frame in an installed package is returned, which is the handler's.
     """
     handlers = None
     for frame in _outwards(innermost):

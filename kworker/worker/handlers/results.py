@@ -115,9 +115,9 @@ def own_headers(record: Record, index: int) -> HeaderList:
 def replay_header(record: Record, replay: str) -> HeaderList:
     """Returns the header that marks an output of a replay; none if the output is live.
 
-    `replay` is the id of the replay that runs the record, if any. A record with a claim gets no
-    header. It runs only if its event was never done before, so this run is the first to complete
-    the event, and its outputs count as live.
+    `replay` is the id of the replay that runs the record, if any. The output of a record with a
+    claim gets no header: such a record runs only if its event was never done before, so this run is
+    the first to complete the event, and its outputs are live.
     """
     origin = replay.encode() if replay and not record.claim else record.replay
     return [(REPLAY, origin)] if origin else []
@@ -127,7 +127,8 @@ def serialise(value: Any, index: int) -> bytes:
     """Returns bytes as they are, text as UTF-8 and all else as JSON.
 
     Raises Unpublishable if a text cannot be encoded, or a value cannot be written as JSON. The
-    exception then names the part at fault; `index` is that of the result in its list.
+    exception then names the part at fault. `index` is that of the result in the handler's list of
+    results.
     """
     match value:
         case bytes():

@@ -23,7 +23,7 @@ class RunCost:
     """The cost of a record, learned from the runs that threads measure.
 
     Here, a run is the work on records that a thread gets at a time. Any thread adds measurements.
-    Only the poll thread calls `learn`, which uses the last measurement, and reads the cost.
+    Only the poll thread reads the cost, and calls `learn`, which uses the last measurement.
     """
 
     def __init__(self, threads: int) -> None:

@@ -24,7 +24,7 @@ class StallTimer:
     def stalled_s(self) -> float:
         """The seconds for which a pool with work has completed no record.
 
-        It also grows while a handler runs for long. So the pool is stuck only if no handler runs
+        They also grow while a handler runs for long. So the pool is stuck only if no handler runs
         either, which the caller must check.
         """
         return self._updated - self._since

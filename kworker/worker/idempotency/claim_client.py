@@ -184,8 +184,8 @@ class ClaimClient:
         """Leaves the outcomes of ended runs to the next owners of their partitions.
 
         Redis stores the results of a run, and the next owner publishes them. If a run failed, or
-        its results are too large to be stored, its claim is released. Then the next owner runs the
-        record again.
+        its results are too large to be stored, the record's claim is released. Then the next owner
+        runs the record again.
         """
         for record in records:
             if (packed := _packed(record)) is None:

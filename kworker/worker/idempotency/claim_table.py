@@ -151,7 +151,7 @@ class ClaimTable:
     def close(self, unread: Iterable[ClaimAnswers]) -> None:
         """Releases all requested claims, and those granted in `unread` answers.
 
-        An outcome that Redis keeps is not deleted with its claim: another worker can use it.
+        Outcomes that Redis keeps for these claims are not deleted: another worker can use them.
         """
         self._held.update(self._asks)
         for record in self._asks.values():
@@ -272,7 +272,7 @@ class ClaimTable:
         return True
 
     def _take_over(self, id_: str, held: Claimed | KeptOutcome) -> bool:
-        """Prepares a dead owner's claim for takeover. Returns False if the owner may be alive."""
+        """Prepares a dead owner's claim for takeover; returns False if none is known to be dead."""
         owner = held.owner
         if not owner:
             return False  # an outcome that nobody has taken up yet

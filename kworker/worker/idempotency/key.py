@@ -1,4 +1,4 @@
-"""The function that makes the id of a record's event, as `idempotency.key` names it."""
+"""The function that makes the id of a record's event; `idempotency.key` says which."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from kworker.worker.handlers import loader
 
 
 def load(spec: str) -> IdOf:
-    """Returns the function that makes event ids, as `idempotency.key` says.
+    """Returns the function that makes event ids. `spec` is the setting `idempotency.key`.
 
     Raises ConfigError if `spec` names a function that cannot be imported.
     """

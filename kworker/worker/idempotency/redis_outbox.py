@@ -60,7 +60,7 @@ class RedisOutbox:
         self._bound(self._releases)
 
     def next(self) -> Exchange:
-        """Returns the updates for one call to Redis. They stay in the outbox until `delivered`."""
+        """Returns updates for one call to Redis. Only `delivered` removes them from the outbox."""
         return Exchange(
             done=list(islice(self.done, CALL_MOST)),
             ended=self._next_outcomes(),
@@ -175,7 +175,7 @@ class RedisOutbox:
     def _remove_files(self) -> None:
         """Removes the files whose updates Redis has.
 
-        A file that cannot be removed is tried again, and is not loaded again meanwhile.
+        If a file cannot be removed, a later call tries again. Until then, `load_of` ignores it.
         """
         for file in list(self._files):
             with self._file_errors_logged():
@@ -184,9 +184,9 @@ class RedisOutbox:
 
     @contextmanager
     def _file_errors_logged(self) -> Iterator[None]:
-        """Ends the `with` block at an OSError and suppresses it; logs only this process's first.
+        """Suppresses an OSError, which ends the `with` block; logs only the first such error.
 
-        A missing file is not logged: another process has sent its updates.
+        A missing file is not logged: another process has sent the updates in it.
         """
         try:
             yield

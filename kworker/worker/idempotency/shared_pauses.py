@@ -17,8 +17,9 @@ class SharedPauses:
     """Copies orders to pause or resume topics: from this instance's file to Redis, and back.
 
     For each topic, the newest order of any instance counts. In a worker, the claims thread owns
-    this object, as it alone talks to Redis; a command makes one of its own. All other threads read
-    the file, and so it does not matter to them whether Redis answers.
+    this object, since only that thread talks to Redis. All other threads read the file, and so it
+    does not matter to them whether Redis answers. `kworker pause` and `kworker resume` make an
+    object of their own.
     """
 
     def __init__(self, storage: Storage, file: PauseFile) -> None:

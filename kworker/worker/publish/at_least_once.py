@@ -66,7 +66,7 @@ class DeliveryGuarantee(Protocol):
     def drop(self, partition: Partition) -> list[Record]:
         """Forgets a partition that was given up or lost.
 
-        Returns those of its pending records whose outputs this worker still publishes.
+        Returns the pending records of the partition whose outputs this worker still publishes.
         """
 
     def take_dropped(self) -> list[Record]:
@@ -76,15 +76,16 @@ class DeliveryGuarantee(Protocol):
         """
 
     def unpublished(self) -> list[Record]:
-        """Returns the pending records whose outputs another worker may publish.
+        """Returns the pending records that can be left to other workers for publishing.
 
-        These are all but the records of a transaction that may have been committed.
+        Leaves out only the records of a transaction that may have been committed already.
         """
 
     def brokers_answered(self, now: float, since: float) -> None:
         """Notes that the brokers have answered other clients since the time `since`.
 
-        If acknowledgements have been missing for too long since then, the producer is replaced.
+        If acknowledgements have been missing for too long after `since`, replaces the producer, at
+        once or in the next `turn`.
         """
 
     def end(self) -> bool:
@@ -104,7 +105,7 @@ class AtLeastOnce:
         partitions: Mapping[PartitionId, Partition],
         outbox: Outbox,
     ) -> None:
-        """`partitions` holds the partitions this worker owns, and changes when these change."""
+        """`partitions` always has the partitions that this worker owns at present."""
         self._publisher = publisher
         self._committer = committer
         self._partitions = partitions

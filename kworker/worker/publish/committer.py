@@ -154,8 +154,9 @@ class Committer:
         )
 
     def commit(self, partitions: Collection[Partition], now: float) -> None:
-        """Sends changed positions, and unchanged ones every `renew_s`, unless an answer is awaited.
+        """Sends changed positions, and unchanged ones every `CommitPolicy.renew_s` seconds.
 
+        Sends nothing while the last commit has no answer, for `CommitPolicy.answer_s` at most.
         A commit that timed out in the client can still reach the broker and move a position back.
         For an idle partition, only a repeated commit corrects that.
         """

@@ -307,8 +307,9 @@ class ExactlyOnce:
         return settled
 
     def _abort(self, now: float, *, why: str = "", broken: str = "") -> None:
-        """Aborts the transaction. Then its records go back to the outbox, if still owned.
+        """Aborts the transaction.
 
+        Then its records go back to the outbox, if this worker still owns their partitions.
         `why` is the reason if no topic is at fault. `broken` is the reason if one of the topics is
         at fault, but it is not known which one. Both are empty in all other cases.
         """
@@ -343,9 +344,10 @@ class ExactlyOnce:
     # -- recovery ---------------------------------------------------------------------
 
     def _doubt(self, refused: KafkaRequestError, now: float, *, silence: bool = False) -> None:
-        """Replaces the producer; then the group's positions are read to see what was committed.
+        """Replaces the producer, after the error `refused` left it unknown what was committed.
 
-        `silence` is True if outputs had no answer, although the brokers answered others.
+        Later turns read the group's positions to find that out. `silence` is True if some outputs
+        were not acknowledged, although the brokers answered other clients.
         Raises FencedByTwin if other processes have fenced this worker too often.
         """
         foreign = self._fences.judge(refused, self._begun_at, now)
@@ -368,7 +370,7 @@ class ExactlyOnce:
             self._warn_of(foreign, now)
 
     def _replace(self, now: float, step: TransactionStep) -> None:
-        """Closes the producer and makes another, which is to be opened at once."""
+        """Closes the producer and makes another, which may be opened without a back-off."""
         self._transactor.close()
         self._transactor = self._make()
         self._over(step)
@@ -432,7 +434,7 @@ class ExactlyOnce:
     def _resolve(self, held: Mapping[PartitionId, Committed | None], now: float) -> list[Record]:
         """Ends the doubt about a transaction: settles and returns its committed records.
 
-        `held` has the present positions of the group, which tell the records that were committed.
+        `held` has the present positions of the group, which tell which records were committed.
         The other records of the transaction are published again, if this worker still owns their
         partitions.
         """

@@ -20,8 +20,8 @@ class InDoubtTransaction:
 
     `records` are the records whose outputs are in the transaction. `sent` has the positions that
     were sent in the transaction. `begun_at` is None if its begin has failed; then `sent` has the
-    positions of the last transaction. With `silence`, it was given up because outputs had no
-    answer, although the brokers answered others.
+    positions of the transaction before. With `silence`, this worker gave the transaction up because
+    some outputs were not acknowledged, although the brokers answered other clients.
     """
 
     records: Sequence[Record]
@@ -53,9 +53,9 @@ class InDoubtTransaction:
         """Returns two lists: the records that were committed, and those that were not.
 
         `held` has the group's present position for each partition. A record was committed if the
-        present position of its partition is the one that the transaction sent. It also was if the
-        present position, or its offset map, covers the record: the partition's next owner may have
-        committed a later position since.
+        present position of its partition is the one that the transaction sent. A record was
+        also committed if the present position, or its offset map, covers the record: the
+        partition's next owner may have committed a later position since.
         """
         there = {at for at, positions in self.sent.items() if held.get(at) == positions}
         done = {each: _settled(held, each) for each in {r.partition for r in self.records}}

@@ -46,7 +46,7 @@ class Outbox:
     `let_go` gives it up. A pending record is in exactly one place: in one of the containers that
     `__iter__` covers; in `undeliverable`, until the poll loop decides about the record; in the
     batch that is being produced; or in a transaction of which it is unknown whether it was
-    committed. `__iter__` covers `refusals`, too: in there wait the records with an output that its
+    committed. One of the containers is `refusals`, with the records that have an output which its
     topic refused for now. They do not delay records whose outputs go to other topics.
     """
 
@@ -192,9 +192,10 @@ class Outbox:
     def returned(self, records: list[Record], now: float, *, silence: bool = False) -> None:
         """Takes back records that were sent, in the order of sending, to be written before others.
 
-        They are not in Kafka, or it is not known. If a record has failed delivery reports, these
-        tell why it is not in Kafka. With `silence`, the client gave up outputs because there was
-        no answer, although the brokers answered others. Then the topics of these outputs back off.
+        They are not in Kafka, or it is unknown whether they are. If a record has failed delivery
+        reports, these tell why it is not in Kafka. With `silence`, the client gave up outputs that
+        were not acknowledged, although the brokers answered other clients. Then the topics of these
+        outputs back off.
         """
         self.overtaken(records)
         if silence:

@@ -109,12 +109,13 @@ class OutputBatch:
         return records
 
     def finish(self, now: float, *, silence: bool = False) -> list[Record]:
-        """Empties the batch when all delivery reports have come. Returns the records in Kafka.
+        """Empties the batch, and returns those of its records that are in Kafka.
 
-        The records with a failed delivery go back to the outbox. With `silence`, topics that did
-        not answer back off. If only some outputs of the last record are produced, its other outputs
-        go into the next batch. But if any delivery of this batch failed, this last record goes back
-        to the outbox, too: it may be at fault.
+        Called when all delivery reports have come. The records with a failed delivery go back to
+        the outbox. With `silence`, a topic that gave no answer gets no outputs for a while. If only
+        some outputs of the last record are produced, its other outputs go into the next batch. But
+        if any delivery of this batch failed, this last record goes back to the outbox, too: it may
+        be at fault.
         """
         records, self.records = self.records, []
         settled = [record for record in records if not record.failed_deliveries]
@@ -132,6 +133,6 @@ class OutputBatch:
         """Puts all records back into the outbox.
 
         As delivery reports are missing, it is unknown which outputs are in Kafka. With `silence`,
-        the topics that did not answer back off.
+        a topic that gave no answer gets no outputs for a while.
         """
         self._outbox.returned(self.take(), now, silence=silence)

@@ -138,10 +138,11 @@ class Publisher:
     def _replace(self, now: float, why: str, *, silence: bool = False) -> list[Record]:
         """Replaces a producer that cannot go on, and ends the batch.
 
-        Returns the records in Kafka. The others are written again; outputs that were in flight may
-        then be in Kafka twice. The purge of the producer yields the missing delivery reports, so a
-        record without a failed one is in Kafka. But librdkafka does not purge a partition that is
-        changing its leader. If any report is missing for that reason, all records go out again.
+        Returns the records that are in Kafka. The others are written again; outputs that were in
+        flight may then be in Kafka twice. The purge of the producer yields the missing delivery
+        reports, so a record without a failed delivery is in Kafka. But librdkafka does not purge a
+        partition that is changing its leader. If any report is missing for that reason, all records
+        are written again, and none is returned.
         """
         self._producer.purge()
         self._producer.poll()

@@ -261,7 +261,7 @@ class Refusals:
                 search.forget(going)
 
     def settled(self, records: list[Record]) -> None:
-        """Notes that the topics of these records accept outputs: all of theirs are in Kafka."""
+        """Notes that topics accept outputs, since all outputs of these records are in Kafka."""
         # One of many will do: it says what the topic takes.
         if last := next((record for record in reversed(records) if record.outcome), None):
             output = last.outputs[-1]

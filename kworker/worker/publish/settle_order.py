@@ -29,7 +29,7 @@ class SettleOrder:
     def settle(self, records: list[Record]) -> None:
         """Settles records whose outputs are durable, but none before an earlier one of its key.
 
-        A record that must wait for an earlier one is settled by the call that settles that one.
+        A record that waits for an earlier one is settled by the call that settles the earlier one.
         """
         if not self._late:
             settle(records)

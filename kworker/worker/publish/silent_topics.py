@@ -1,4 +1,4 @@
-"""Topics that do not answer, while the brokers answer others: how long each of them backs off."""
+"""How long a topic backs off if it gives no answer while the brokers answer other clients."""
 
 from kworker.core.restart import Backoff
 

@@ -238,8 +238,8 @@ def _die_with(parent: int) -> bool:
 def _prepare_to_die() -> None:
     """Prepares this process for being ended, by signals or by the OOM killer.
 
-    The OOM killer will prefer this process to its worker. From now on, the process writes its
-    stacks to stderr when it receives SIGUSR1.
+    The OOM killer will kill this process rather than its worker. From now on, the process writes
+    its stacks to stderr when it receives SIGUSR1.
     """
     raise_oom_score(_OOM_MORE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

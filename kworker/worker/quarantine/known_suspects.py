@@ -1,4 +1,4 @@
-"""The suspects that a poll thread knows: of its own crash journal, and of other hosts."""
+"""The suspects that a poll thread knows: from this instance's crash journal, and from Redis."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

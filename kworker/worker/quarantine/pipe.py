@@ -25,7 +25,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A request to run the handler for one record. A `RunEnded` with its `number` answers it.
+    """A request to run the handler for one record; the `RunEnded` for it has the same `number`.
 
     `replay` is the id of the replay that the results carry, if any.
     """

@@ -94,7 +94,7 @@ class Quarantine:
         self._isolates_all = now < self._isolate_until
 
     def isolate_all(self, seconds: float) -> None:
-        """Isolates all records, suspects or not, for so many seconds from the first assignment."""
+        """Isolates all records, suspects or not, for `seconds` from the first assignment on."""
         self._isolate_s = seconds
 
     @property

@@ -1,4 +1,4 @@
-"""The dead-letter breaker: if too many records fail for good, the records are not at fault.
+"""The dead-letter breaker: if too many records fail for good, something else is at fault.
 
 Then further records that fail for good are held in memory, and run again now and then.
 """
@@ -34,8 +34,8 @@ class DeadLetterLimitPolicy:
 class DeadLetterLimit:
     """Holds dead letters back while one worker makes too many of them.
 
-    The limit works like a circuit breaker. It opens when too large a share of the last final
-    outcomes are dead letters. While it is open, records that fail for good are held and tried
+    The limit works like a circuit breaker. It opens when dead letters are too large a share of
+    the latest final outcomes. While it is open, records that fail for good are held and tried
     again. Owned by the poll thread.
     """
 

@@ -1,4 +1,4 @@
-"""The decision after a failed run, and the records that wait in memory for another one."""
+"""The decision after a failed run, and the records that wait in memory for another run."""
 
 import time
 from collections import deque
@@ -132,7 +132,8 @@ class RetryDecider:
     def refused(self, record: Record) -> None:
         """Tells the dead-letter limit that this record was no success after all.
 
-        Called for a record whose outputs cannot be published. Does nothing unless they are results.
+        Called for a record whose outputs cannot be published. Does nothing if the outputs are not
+        results.
         """
         if self._breaker is not None and isinstance(record.outcome, Succeeded):
             self._breaker.retract_success()
@@ -211,8 +212,8 @@ class RetryDecider:
     def accept_dead(self) -> list[HeldFailure]:
         """Lets dead letters pass again, and returns what was held.
 
-        The caller passes to `dead_letter` those whose records still wait. Others do not, such as
-        rejected ones.
+        The caller passes to `dead_letter` those whose records still wait, and ignores the others,
+        such as records that were rejected meanwhile.
         """
         if self._breaker is not None:
             self._breaker.reset()

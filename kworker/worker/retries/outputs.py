@@ -26,7 +26,7 @@ class FailureOutputs:
         replay: str = "",
         requeue: str = "",
     ) -> None:
-        """`replay` is the id of a replay, which its dead letters carry; empty outside of a replay.
+        """`replay` is the id that dead letters of the replay carry; empty outside of a replay.
 
         `requeue` is the topic by which records return to the workers. If a record in this topic is
         too large for a dead letter, its dead letter has no key and no value.
@@ -67,8 +67,8 @@ class FailureOutputs:
         If the dead letter exceeds its topic's size limit, the stack trace is cut, and then the
         error's message. If this is not enough, the record's own headers are left out. Even then it
         may be too large. If the record is in the requeue topic, the dead letter then has no key and
-        no value, and names the position at which the record stays there. Any other record's dead
-        letter is returned although it is too large.
+        no value, and names the record's position in that topic, where the record stays. Any other
+        record's dead letter is returned although it is too large.
         """
         source = record.source
         message, stack = failure.message.encode(), failure.stack.encode()
