@@ -21,7 +21,7 @@ class RejectReader(Protocol):
 
 
 class RecordSearch:
-    """Finds a record of a source topic by its position. Every call may block.
+    """Finds a record of a source topic by partition and offset. Every call may block.
 
     While a record waits for a retry, it is settled in its source topic, and its copy is in a delay
     topic or in the requeue topic. The search finds the copy, so the record can still be rejected.

@@ -72,11 +72,11 @@ class Resolver:
             self._transactor.open()
 
     def resolve(self, batch: Iterable[RepairStep]) -> None:
-        """Commits the batch in one transaction.
+        """Writes the records of the batch, and their resolutions, in one transaction.
 
         Raises Unreachable if Kafka refuses temporarily; AlreadyRunning if it refuses for good,
         since another command or program has taken over the transactional id. After an error this
-        resolver must not be used again. The state topic then shows if the batch was written.
+        resolver must not be used again. The topic `<name>.dead.state` shows if it was written.
         """
         now = now_ms()
         with self._errors_converted():

@@ -52,7 +52,10 @@ class DelayPartition:
             waiting.leaves_ms = min(waiting.leaves_ms, latest_ms)
 
     def position_after(self, count: int) -> int | None:
-        """The position to commit when the first `count` records have been forwarded."""
+        """The position to commit once the first `count` of the held records are forwarded.
+
+        None if no record was delivered yet.
+        """
         beyond = next(islice(self.held, count, None), None)
         return self.ledger.end if beyond is None else beyond.raw.offset()
 

@@ -81,7 +81,8 @@ class DelayProcess:
             # The service goes on, since this may be a late request of its own lost session.
             _LOG.error(
                 "fenced: another member of the consumer group has this process's"
-                " group.instance.id; the delay process starts again",
+                " group.instance.id; the delay process starts again; if that repeats, another copy"
+                " of the service runs: give each copy its own `instance`",
                 error=str(fenced),
             )
             return ExitCode.FAILURE

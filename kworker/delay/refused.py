@@ -58,7 +58,7 @@ class RefusedPartitions:
         Skips partitions that are left out now. If any of the rest was in a refused transaction,
         returns one such partition alone: the one refused longest ago. Otherwise returns the rest.
         But while a refused partition is left out, the partitions that were in no refused
-        transaction go first, all together: another refusal would hold them up, too.
+        transaction go first, all together: to try a refused one first might delay them.
         """
         awake = [at for at in ready if self.rests_until(at) <= now]
         alone = [at for at in awake if at in self._alone]

@@ -49,7 +49,7 @@ class CapacityPlan:
 
 
 def estimate(question: PlanQuestion, config: Config | None) -> CapacityPlan:
-    """Returns the workers for a load. Without a configuration, the defaults are in force."""
+    """Returns how many workers a load needs. Without a configuration, the defaults apply."""
     measured = _measured(config)
     most = WorkersSettings().concurrency if question.is_async else capacity.THREADS
     limits = ProcessLimits(measured.rate, most)

@@ -37,9 +37,9 @@ class Reset:
 
     @property
     def missing(self) -> Positions:
-        """The requested position of each partition that does not hold this offset.
+        """The requested positions at which their partitions hold no record, by partition.
 
-        Empty if it is not known how far the table had come.
+        Empty if the table's last position is not known in any partition.
         """
         clamped = (move for move in self.moves if self._is_known and move.clamped)
         return {move.current.partition: move.wanted for move in clamped}
