@@ -78,7 +78,7 @@ def hand_over(
     """
     own = output.own
     try:
-        # By position: keywords cost as much again as the call, and so does the property `headers`.
+        # By position: keywords cost as much again as the call. The property `headers` costs, too.
         produce(
             output.topic,
             output.value,

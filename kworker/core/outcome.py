@@ -110,7 +110,7 @@ class Output:
         self.key = key
         self.value = value
         self.partition = partition
-        self.own: HeaderList | bytes = headers  # bytes: of the only header, the source
+        self.own: HeaderList | bytes = headers  # bytes in a `PlainResult` alone
         self.size = size_of(headers, key, value) if size is None else size
 
     @property
@@ -123,9 +123,9 @@ class Output:
 class PlainResult(Output):
     """The outcome of a run that ended well with one plain result; also the output itself.
 
-    A result is plain if it has the record's key, and no header but the source header, whose value
-    is in `own`. Nearly all results are plain. A tuple of outputs with lists of headers would cost
-    twice as much.
+    It is made for a dict that a handler returned on a record's first run, if the record has no
+    headers. It has the record's key, and no header but the source header, whose value is in `own`.
+    The usual result is such. A tuple of outputs with lists of headers would cost twice as much.
     """
 
     __slots__ = ()
@@ -166,8 +166,7 @@ _HEADER_OVERHEAD = 8  # two varint lengths
 class Outputs(tuple[Output, ...]):
     """The outputs of a record, which is settled once all of them are in Kafka.
 
-    The class itself is a tuple. Nearly every record has outputs, and an object around a tuple of
-    them would double the cost.
+    The class itself is a tuple, since an object around a tuple would double the cost.
     """
 
     __slots__ = ()
@@ -225,7 +224,7 @@ NO_RESULTS = Results(())
 Succeeded = Results | PlainResult
 """The outcomes of a run that ended well."""
 Publishable = Results | PlainResult | RetryScheduled | DeadLettered
-"""The outcomes with outputs: the record is settled once all of these are in Kafka."""
+"""The outcomes that may have outputs: the record is settled once all of these are in Kafka."""
 Outcome = Publishable | Failed | Skipped | NotAttempted
 
 

@@ -276,7 +276,7 @@ class Record:
     def outputs(self) -> Sequence[Output]:
         """The outputs of a record whose outcome is `Publishable`. Hot paths inline this."""
         outcome: Any = self.outcome
-        return (outcome,) if type(outcome) is PlainResult else outcome
+        return (outcome,) if isinstance(outcome, PlainResult) else outcome
 
     @property
     def is_first_run(self) -> bool:

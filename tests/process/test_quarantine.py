@@ -18,7 +18,7 @@ from kworker.config.model import (
 )
 from kworker.core.failure import Described, Failure
 from kworker.core.headers import ATTEMPT, SOURCE, Envelope
-from kworker.core.outcome import Failed, Results
+from kworker.core.outcome import Failed, Results, Succeeded, outputs_of
 from kworker.core.record import Partition, Record
 from kworker.instance.crash_journal import CrashJournal
 from kworker.instance.proc import rss_bytes
@@ -168,8 +168,8 @@ def told(record: Record) -> Failure | list[bytes]:
     if isinstance(outcome, Failed):
         assert isinstance(outcome.error, Described)
         return outcome.error.failure
-    assert isinstance(outcome, Results)
-    return [output.value or b"" for output in outcome]
+    assert isinstance(outcome, Succeeded)
+    return [output.value or b"" for output in outputs_of(outcome)]
 
 
 @pytest.fixture
