@@ -76,10 +76,10 @@ def audit(
     had seen it, or it lies before the group's first position), or not settled.
 
     A double is a record with the same result twice, with a result and an open (unresolved) dead
-    letter, with two open dead letters, or with two rows for one result. A hole is a result that is
-    missing although later results of its record exist, a retry that was lost, or a result without a
-    row. Exit code 1: there is a double or a hole. Replays are left out. A table with a transform,
-    or in another mode than append, is not compared.
+    letter, with two open dead letters, with two rows for one result, or with a row but no result. A
+    hole is a result that is missing although later results of its record exist, a retry that was
+    lost, or a result without a row. Exit code 1: there is a double or a hole. Replays are left out.
+    A table with a transform, or in another mode than append, is not compared.
 
     It needs free space in $TMPDIR, about 100 bytes for each record, result and retry.
     """

@@ -180,7 +180,8 @@ class KafkaConsumer:
 
         An assigned partition waits until the caller resumes it. If a partition was revoked and
         assigned again during one `poll`, its records may be from the earlier assignment. So this
-        method drops these records, and seeks to the position at which the new assignment begins.
+        method drops them, and seeks to the position at which the new assignment begins: the client
+        fetches the records again from there.
         """
         early = [raw for raw in batch if _at(raw) in self._unresumed]
         older = {

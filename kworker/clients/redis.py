@@ -137,9 +137,8 @@ class RedisClaims:
     ) -> None:
         """Does not connect yet. Raises ValueError for an invalid URL.
 
-        Redis keeps the outcome of a run for a worker that can publish it. For `own_record_s`
-        seconds, only a worker with the record of that run is permitted to publish it. After that,
-        a worker with another record of the same event is permitted, too.
+        Redis keeps the outcome of a run for a worker that can publish it: for `own_record_s`
+        seconds a worker with the record of that run, then one with any record of the event.
         """
         self._redis = client(url, timeout_s)
         self._script = self._redis.register_script(_EXCHANGE)

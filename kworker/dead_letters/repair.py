@@ -96,7 +96,7 @@ class RateLimit:
 
     @property
     def batch_max(self) -> int:
-        """The most records in one transaction: `rate`, but from 1 to BATCH_RECORDS_MAX."""
+        """The most records in one transaction: those of a second, from 1 to BATCH_RECORDS_MAX."""
         if self.rate is None:
             return BATCH_RECORDS_MAX
         return max(1, min(int(self.rate), BATCH_RECORDS_MAX))

@@ -54,7 +54,7 @@ class DelayPartition:
     def position_after(self, count: int) -> int | None:
         """The position to commit once the first `count` of the held records are forwarded.
 
-        None if no record was delivered yet.
+        None if the group has no position for this partition and no record was delivered yet.
         """
         beyond = next(islice(self.held, count, None), None)
         return self.ledger.end if beyond is None else beyond.raw.offset()

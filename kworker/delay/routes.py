@@ -122,7 +122,8 @@ class Routes:
     def output(self, waiting: DelayedRecord, target: str, now_ms: int) -> Output:
         """Returns the record that is to be written to `target` for the record `waiting`.
 
-        Raises KeyError if the topic `target` is missing in Kafka.
+        Raises KeyError if `partitions` does not have `target`: the topic is missing in Kafka, or
+        no broker has answered yet.
         """
         raw, envelope = waiting.raw, waiting.envelope
         if envelope is None:

@@ -66,7 +66,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def send_signal(pid: int, signum: int) -> None:
-    """Sends a signal to a child that is not reaped yet; until then, its pid is not reused."""
+    """Sends a signal to a child that is not reaped yet, so that its pid cannot be another's."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:

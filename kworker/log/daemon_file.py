@@ -107,7 +107,7 @@ def _is_full(path: Path, size_max: int) -> bool:
 
 
 def _rename(path: Path, keep: int) -> None:
-    """Renames `NAME.1` to `NAME.2` and so on, then the file to `NAME.1`; the oldest is lost."""
+    """Renames `NAME.1` to `NAME.2` and so on, then the file to `NAME.1`; replaces `NAME.<keep>`."""
     names = [path, *(path.with_name(f"{path.name}.{age}") for age in range(1, keep + 1))]
     for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
         if newer.exists():

@@ -173,7 +173,7 @@ class Job:
         return all(map(self._is_done, self._queries))
 
     def _is_done(self, query: TableQuery) -> bool:
-        """True if a query has finished; in a job with `once`, also if the query has failed."""
+        """True if a query has finished; also if it has failed, in a job that ends by itself."""
         return query.finished or (self._once and query.has_failed)
 
     def _raise_if_all_misconfigured(self) -> None:
@@ -183,7 +183,7 @@ class Job:
     def _raise_failures(self) -> None:
         """Raises KworkerError if the query of a table has failed.
 
-        Only does so in a job with `once`, and only if no stop was requested.
+        Only does so in a job that ends by itself (`_once`), and only if no stop was requested.
         """
         if self._once and not self._stop.made:
             failed = [query.progress for query in self._queries if query.has_failed]

@@ -151,10 +151,7 @@ class Assignment:
         return anew
 
     def _beginning(self, at: PartitionId, held: Committed | None) -> Committed | None:
-        """Returns the offset at which the partition's log begins; None if no broker answers.
-
-        `held` is the outdated position, for the log line.
-        """
+        """Logs the outdated position `held`; returns the log's first offset, None if not known."""
         _LOG.warning(
             "topic was deleted and created again; the partition is read from its first offset, not"
             " from the committed position",

@@ -417,8 +417,9 @@ class Dispatch:
     def close(self, partition: Partition) -> None:
         """Gives up a partition.
 
-        Its running records go on. Their outcomes are used if the partition is assigned to this
-        worker again or, with idempotency, by the partition's next owner.
+        Its runs in the pool go on. Their outcomes are used if the partition is assigned to this
+        worker again or, with idempotency, by the partition's next owner. If the isolated process
+        runs a record of the partition, this process is killed.
         """
         running = [record for record in self._in_pool if record.partition is partition]
         dropped, unheld = self._lanes.close(partition)
@@ -432,7 +433,7 @@ class Dispatch:
         self._flow.forget(partition)
 
     def abandon_suspects(self) -> None:
-        """Ends the isolated process; its records without an outcome are delivered again."""
+        """Ends the isolated process; suspects without an outcome are delivered again."""
         abandoned = self._quarantine.abandon()
         self._flow.leave(abandoned)
         self._claims.released(abandoned)

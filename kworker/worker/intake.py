@@ -131,10 +131,10 @@ class Intake:
     def note_existing(self, topics: Collection[str]) -> None:
         """Hides the problems of existing topics of which this worker has no partition.
 
-        `topics` are all topics that exist, by the brokers' last answer. If a topic is missing, the
-        client tells this to every member, once. When the topic is back, only a member that gets a
-        partition of it notices. The problem is hidden and not forgotten, since the brokers' answer
-        may be older than the problem.
+        `topics` are those that exist, by the brokers' last answer, of the topics that this worker
+        asked about. If a topic is missing, the client tells this to every member, once. When the
+        topic is back, only a member that gets a partition of it notices. The problem is hidden and
+        not forgotten, since the brokers' answer may be older than the problem.
         """
         self._read_elsewhere = {*topics} - {topic for topic, _ in self._assignment.partitions}
 
@@ -369,7 +369,7 @@ def _failed(record: Record, kind: FailureKind, message: str) -> Record:
 
 
 def _dead(record: Record, failure: Failure) -> Record:
-    """Fails a record and takes it out of its lane, so that no other record waits for it."""
+    """Fails a record, and gives it no lane, so that no other record waits for it."""
     record.lane = None
     record.outcome = Failed(Described(failure))
     return record

@@ -425,7 +425,7 @@ class PollLoop:
     def _drop(self, partition: Partition) -> None:
         """Gives up a revoked partition, and forgets those of its records that have not begun.
 
-        Also leaves the outcomes that this worker is still publishing to the next owner. The next
+        Also leaves to the next owner the outcomes that this worker is still publishing. The next
         owner must not wait for this worker, which may be cut off from the brokers for long.
         """
         self.dispatch.close(partition)

@@ -214,7 +214,10 @@ def _run(config: Config, handlers: "Handlers", record: Record) -> HandlerTrial:
 
 
 def _handlers(config: Config) -> "Handlers":
-    """Loads and opens handlers. Raises KworkerError, with the stack, if a handler fails to open."""
+    """Loads and opens handlers.
+
+    Raises KworkerError, with the stack, if a class's `__init__` or `open` raises.
+    """
     from kworker.worker.handlers.loader import load
 
     try:

@@ -261,7 +261,7 @@ class MemoryConsumer:
         return [self._fetches[at] for at in partitions if at in self._fetches]
 
     def _fetch(self, most: int) -> list[RawMessage]:
-        """Returns up to `most` records and events; the partitions just read come last."""
+        """Returns up to `most` records and events; begins with the partition read longest ago."""
         taken: list[RawMessage] = []
         for at in list(self._fetches):
             if len(taken) >= most:

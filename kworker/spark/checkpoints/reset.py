@@ -37,7 +37,7 @@ class Reset:
 
     @property
     def missing(self) -> Positions:
-        """The requested positions at which their partitions hold no record, by partition.
+        """The requested positions that lie outside of what their partitions hold, by partition.
 
         Empty if the table's last position is not known in any partition.
         """

@@ -76,9 +76,9 @@ def write_set_aside(folder: Folder, batch: int, failing: Sequence[FailingResult]
 def count_try(folder: Folder, batch: int) -> int:
     """Adds 1 to the saved count of this batch's failures, and returns the new count.
 
-    The count is saved in the checkpoint, so that the next job continues it: a job with `--once`
-    gives up a table after a few failures. Counting begins again at 1 for another batch, and if the
-    saved count is damaged.
+    The count is saved in the checkpoint, so that the next job continues it: a job that ends by
+    itself (`--once`, or `trigger = "available-now"`) gives up a table after a few failures.
+    Counting begins again at 1 for another batch, and if the saved count is damaged.
     """
     try:
         last = json.loads(folder.read(_TRIES) or b"{}")

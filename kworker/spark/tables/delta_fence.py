@@ -28,8 +28,8 @@ _CREATED_BY_ANOTHER = (
 class DeltaFence:
     """A fence made of Delta's transaction ids.
 
-    A commit can name an application and a version; all jobs that write the table name the same
-    application. Delta skips a commit whose version is not above the application's last version. Of
+    A commit can name an application and a version; all jobs of a service name the same application
+    for a table. Delta skips a commit whose version is not above the application's last version. Of
     two concurrent commits of one application, one fails. So once a job has made an empty commit
     with a higher version, Delta accepts no batch of an earlier job.
     """

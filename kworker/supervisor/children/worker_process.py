@@ -244,7 +244,7 @@ class WorkerProcess:
         return tuple(self.slot.held()) if self._crashed(code) else ()
 
     def _crashed(self, code: int) -> bool:
-        """Returns True if nobody asked the process to end, and its shutdown code did not finish."""
+        """Returns True if nobody asked the process to end, and it died before its phase GONE."""
         intended = self.exit_request is not ExitRequest.NONE or code in _INTENDED_EXITS
         return not intended and self.slot.phase is not Phase.GONE
 

@@ -192,7 +192,7 @@ class _OwnThreads:
     Used by the poll thread. It must be fast, because handlers wait for the interpreter's lock
     meanwhile. A thread of the Kafka library is known by its name. To save time, the name of a
     thread that is already known is not read again. If a pinned thread makes a Kafka client, the
-    client's threads begin as pinned to the same CPU, and are unpinned when their names are read.
+    client's threads begin pinned to the same CPU, and are unpinned when their names are read.
     """
 
     def __init__(self) -> None:

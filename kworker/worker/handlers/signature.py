@@ -20,8 +20,8 @@ Call = Callable[[Message], Any]
 class Batching:
     """The settings of a batch handler, and the function that calls it.
 
-    A batch has at most `size` records, and is due `wait_s` seconds after its first record. `item`
-    makes an element of the handler's list from a message.
+    A batch has at most `size` records. It is due when it is full, or `wait_s` seconds after its
+    first record. `item` makes an element of the handler's list from a message.
     """
 
     size: int

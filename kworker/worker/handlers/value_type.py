@@ -18,9 +18,9 @@ _PLAINER = {"unexpected_keyword_argument": "no such field"}
 class ValueType:
     """The type that a handler takes: a dict, dataclass or pydantic model `X`, or `X | None`.
 
-    A dict or dataclass is built from a JSON object whose values have exactly the declared types,
-    and no field is allowed that the dataclass does not have. A model is built by its own rules. A
-    null value fits only `X | None`.
+    A dict or dataclass is built from a JSON object whose values have exactly the declared types.
+    For a dataclass, the object has no unknown field, and every field without a default. A model is
+    built by its own rules. A null value fits only `X | None`.
     """
 
     def __init__(self, annotation: Any) -> None:

@@ -272,7 +272,7 @@ class ClaimTable:
         return True
 
     def _take_over(self, id_: str, held: Claimed | KeptOutcome) -> bool:
-        """Prepares a dead owner's claim for takeover; returns False if none is known to be dead."""
+        """Prepares a claim for takeover if its owner is known to be dead; if not, returns False."""
         owner = held.owner
         if not owner:
             return False  # an outcome that nobody has taken up yet

@@ -60,7 +60,7 @@ class RedisOutbox:
         self._bound(self._releases)
 
     def next(self) -> Exchange:
-        """Returns updates for one call to Redis. Only `delivered` removes them from the outbox."""
+        """Returns updates for one call to Redis. This call does not remove them from the outbox."""
         return Exchange(
             done=list(islice(self.done, CALL_MOST)),
             ended=self._next_outcomes(),

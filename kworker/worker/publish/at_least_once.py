@@ -66,7 +66,7 @@ class DeliveryGuarantee(Protocol):
     def drop(self, partition: Partition) -> list[Record]:
         """Forgets a partition that was given up or lost.
 
-        Returns the pending records of the partition whose outputs this worker still publishes.
+        Returns the partition's pending records whose outputs this worker still publishes.
         """
 
     def take_dropped(self) -> list[Record]:

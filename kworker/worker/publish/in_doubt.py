@@ -20,8 +20,8 @@ class InDoubtTransaction:
 
     `records` are the records whose outputs are in the transaction. `sent` has the positions that
     were sent in the transaction. `begun_at` is None if its begin has failed; then `sent` has the
-    positions of the transaction before. With `silence`, this worker gave the transaction up because
-    some outputs were not acknowledged, although the brokers answered other clients.
+    positions of the previous transaction. With `silence`, this worker gave the transaction up
+    because some outputs were not acknowledged, although the brokers answered other clients.
     """
 
     records: Sequence[Record]
