@@ -14,7 +14,15 @@ from kworker.core.headers import OFFSET_BITS, Envelope, Source, with_trace
 from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage, with_headers
 from kworker.core.offset_map import Committed, OffsetRange, encode
-from kworker.core.outcome import RECORD_OVERHEAD, OnDeadCall, Outcome, Output, PlainResult, Results
+from kworker.core.outcome import (
+    RECORD_OVERHEAD,
+    OnDeadCall,
+    Outcome,
+    Output,
+    PlainResult,
+    Results,
+    outputs_of,
+)
 
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
@@ -276,7 +284,7 @@ class Record:
     def outputs(self) -> Sequence[Output]:
         """The outputs of a record whose outcome is `Publishable`. Hot paths inline this."""
         outcome: Any = self.outcome
-        return (outcome,) if isinstance(outcome, PlainResult) else outcome
+        return outputs_of(outcome)
 
     @property
     def is_first_run(self) -> bool:

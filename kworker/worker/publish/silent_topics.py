@@ -1,4 +1,4 @@
-"""How long a topic backs off if it gives no answer while the brokers answer other clients."""
+"""The back-offs of topics that give no answer while the brokers answer other clients."""
 
 from kworker.core.restart import Backoff
 

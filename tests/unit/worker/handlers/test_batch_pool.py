@@ -388,6 +388,7 @@ def test_results_and_failures_are_each_records_own(benches: Benches) -> None:
     bench.feed(records(0, 1, 2, 3, 4))
     outcomes = bench.ended(5)
     [output] = outputs_of(outcomes[0])
+    assert isinstance(output, Output)
     assert output.value == b'{"a":1}'
     assert outcomes[1].error is error
     assert outcomes[2] is NO_RESULTS
