@@ -131,7 +131,8 @@ def server(free_port: Callable[[], int]) -> Callable[..., Sandbox]:
 @pytest.fixture(scope="session")
 def sandbox(server: Callable[..., Sandbox]) -> Sandbox:
     """One broker and Redis. Shared: a test that breaks servers takes an `own_sandbox`."""
-    return server("sandbox")
+    # Records may be stamped with any time: the retention check erases none of them meanwhile.
+    return server("sandbox", properties={"log.retention.ms": "-1"})
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from kworker.cli.main import run
 from tests.support import kafka
 from tests.support.service import Service
 
-STAMP = int(time.time() * 1000) - 3_600_000  # recent: retention deletes old ones meanwhile
+STAMP = int(time.time() * 1000) - 3_600_000
 MINUTE_MS = 60_000
 
 
