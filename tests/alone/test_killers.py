@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
+from math import inf
 from pathlib import Path
 
 import psutil
@@ -125,7 +126,7 @@ def test_only_poison_records_die_beside_random_kills(
     assert restarts <= sum(lives.values()) + KILLS + CRASH_LIMIT
     ended |= struck.logged("isolated_pid")
     assert _innocent(found, ended, culprits.values()).contradictions() == {}
-    assert _overtaken(found, culprits.values()) == []
+    assert _overtaken(found, ended, culprits.values()) == []
     gaps = _gaps_s(found, from_ns, to_ns)
     print(f"{restarts} restarts; stood still for {gaps}, of {(to_ns - from_ns) / 1e9:.1f} s")
     assert max(gaps.values()) < STOOD_S
@@ -233,13 +234,25 @@ def _lives_ended(
     return {place: len({run.pid for run in runs[place]} & workers) for place in culprits}
 
 
-def _overtaken(found: Evidence, culprits: Iterable[Position]) -> list[Position]:
-    """Culprits that ran again after a record of their key behind them had begun."""
+def _overtaken(
+    found: Evidence, ended: set[int], culprits: Iterable[Position]
+) -> list[tuple[Invocation, Invocation]]:
+    """Records that ran while a culprit of their key before them had yet to run, in one life.
+
+    A process that ended leaves what it had not committed: there both run again, in their order.
+    """
     runs = by_position(found.runs)
-    last = {runs[place][-1].key: (runs[place][-1].start_ns, place) for place in culprits}
-    behind = [run for run in found.runs if run.key in last and run.position != last[run.key][1]]
-    assert len({run.key for run in behind}) == len(last)
-    return [last[run.key][1] for run in behind if run.start_ns < last[run.key][0]]
+    last = {runs[place][-1].key: runs[place][-1] for place in culprits}
+    behind = [
+        run for run in found.runs if run.key in last and run.position != last[run.key].position
+    ]
+    assert {run.key for run in behind} == last.keys()
+    over_ns = {pid: _fault(pid, found.runs).to_ns for pid in ended}
+    return [
+        (run, last[run.key])
+        for run in behind
+        if run.start_ns < last[run.key].start_ns < over_ns.get(run.pid, inf)
+    ]
 
 
 def _innocent(found: Evidence, ended: set[int], culprits: Iterable[Position]) -> Evidence:
