@@ -12,7 +12,7 @@ from kworker.core.duration import format_duration
 from kworker.core.wear import WornOut, reason
 from kworker.instance import exit_plan
 from kworker.instance.hand import Held
-from kworker.instance.proc import CpuSample, rss_bytes
+from kworker.instance.proc import rss_bytes
 from kworker.instance.scoreboard_fields import Field
 from kworker.supervisor.children.fleet import Fleet
 from kworker.supervisor.children.worker_process import ExitRequest, WorkerProcess
@@ -61,9 +61,10 @@ class WorkerHealth:
                 worker.sample(now, self._limits.rate_over_s)
         for worker in self._fleet.workers:
             if worker.exit_request in (ExitRequest.NONE, ExitRequest.DRAIN):
-                self._sample_cpu_time(worker, now)
                 if stuck := self._stuck(worker, config, now):
                     self._abort(worker, stuck, now)
+            elif worker.exit_request is ExitRequest.ABORT:
+                worker.watch_threads(now)
 
     def find_worn_out(self, config: Config, now: float) -> dict[int, str]:
         """Returns and logs the workers that exceed `memory` or reach `max_records`.
@@ -90,14 +91,14 @@ class WorkerHealth:
             suspects=[f"{h.topic}:{h.partition}:{h.offset}" for h in stuck.held],
         )
         steps = exit_plan.for_stuck_process(now, limits.dump_s, limits.term_s, limits.abort_s)
-        worker.abort(steps, stuck.held)
+        worker.abort(steps, stuck.held, now)
         worker.send_due_signals(now)
 
     def _stuck(self, worker: WorkerProcess, config: Config, now: float) -> Stuck | None:
         # A drain has its own deadline, and no record is to blame for what it leaves behind.
         judged = worker.exit_request is ExitRequest.NONE and worker.phase.taking
         if problem := self._silent(worker, now):
-            return Stuck(problem, self._busy_records(worker, now) if judged else ())
+            return Stuck(problem, tuple(worker.slot.held()) if judged else ())
         if judged and (problem := self._stalled(worker)):
             return Stuck(problem)
         limit_s = config.workers.handler_timeout
@@ -129,25 +130,6 @@ class WorkerHealth:
             return ()
         held = worker.slot.held()
         return tuple(h for h in held if now - max(h.since_ns / 1e9, self._since) > limit_s)
-
-    def _sample_cpu_time(self, worker: WorkerProcess, now: float) -> None:
-        """Samples the CPU time of each thread once a worker is silent for half of `heartbeat_s`.
-
-        Later, `_busy_records` finds by this sample which threads have used the CPU since.
-        """
-        if worker.silent_s(now, self._since) < self._limits.heartbeat_s / 2:
-            worker.cpu_sample = None
-        elif worker.pid and worker.cpu_sample is None:
-            worker.cpu_sample = CpuSample(worker.pid, now)
-
-    def _busy_records(self, worker: WorkerProcess, now: float) -> tuple[Held, ...]:
-        """Returns the records that a silent worker runs on threads which use the CPU.
-
-        If no such thread is found, returns all records that the worker runs.
-        """
-        busy = worker.cpu_sample.busy_threads(now) if worker.cpu_sample else set()
-        held = worker.slot.held()
-        return tuple(h for h in held if h.thread in busy) or tuple(held)
 
     def _silent(self, worker: WorkerProcess, now: float) -> str:
         return why_silent(worker, self._limits, now, self._since)

@@ -145,6 +145,20 @@ def test_the_computing_record_of_a_silent_worker_is_the_suspect(service: Service
     assert "in _hold_the_lock" in service.said()
 
 
+def test_the_record_that_holds_the_lock_is_found_behind_overruns(service: Service):
+    """It began last, so those that it keeps from ending overrun first; each would stop a worker."""
+    service.write(
+        settings={"handler_timeout": "1s"},
+        limits=QUICK,
+        behaviour={"0": {"holds": [7], "holds_the_lock": 9, "locks_after_s": 0.5}},
+    )
+    service.start()
+    service.says("over workers.handler_timeout")
+    service.write(behaviour={})
+    replaced(service)
+    assert {o: s.why for o, s in suspects(service).items()} == {9: "timeout"}
+
+
 def test_all_records_of_an_idle_silent_worker_are_suspects(service: Service):
     """A call into C that waits and keeps the lock shows nowhere; the cell finds out."""
     service.write(
@@ -155,6 +169,18 @@ def test_all_records_of_an_idle_silent_worker_are_suspects(service: Service):
     service.write(behaviour={})
     replaced(service)
     assert {o: s.why for o, s in suspects(service).items()} == {7: "timeout", 9: "timeout"}
+
+
+def test_what_a_silent_worker_began_meanwhile_is_no_suspect(service: Service):
+    """Its handlers go on: what they have in hand did not stop the poll thread."""
+    service.write(
+        limits={**QUICK, "heartbeat_s": 1.2},
+        behaviour={"0": {"holds": [7, 9], "renews": [1], "silent": True, "ignore_term": True}},
+    )
+    service.serve()
+    service.write(behaviour={})
+    replaced(service)
+    assert {o: s.why for o, s in suspects(service).items()} == {7: "timeout"}
 
 
 def test_a_drain_takes_precedence_over_the_handler_timeout(service: Service):

@@ -216,6 +216,7 @@ class FakeWorker:
 
     def _hold_the_lock(self) -> None:
         """As a handler that computes in C: from here no other thread runs."""
+        time.sleep(self.behaviour.get("locks_after_s", 0))
         hand = self.slot.hand(1)
         hand.set_thread(threading.get_native_id())
         hand.take(self.behaviour["holds_the_lock"], time.monotonic_ns())

@@ -194,7 +194,7 @@ class DelayChild:
             _LOG.error(f"the delay process is stuck: it {problem}; dumping stacks, replacing it")
             limits = self._limits
             steps = for_stuck_process(now, limits.dump_s, limits.term_s, limits.abort_s)
-            self._process.abort(steps, ())
+            self._process.abort(steps, (), now)
             self._process.send_due_signals(now)
 
     def _schedule_restart(self, death: Death, now: float) -> None:

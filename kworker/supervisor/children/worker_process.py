@@ -74,7 +74,6 @@ class WorkerProcess:
         self.last_exit = ""
         self.wear = Wear(wear or WearPolicy())
         self.size_problem = ""  # over `memory`, and not to be replaced again so soon
-        self.cpu_sample: CpuSample | None = None  # the first of two, while the worker is silent
         self._policy = policy
         self._history = RestartHistory(policy)
         self._crashes = CrashSeries(policy)
@@ -82,6 +81,9 @@ class WorkerProcess:
         self._started = 0.0
         self._exit_plan = ExitPlan()
         self._stuck_on: tuple[Held, ...] = ()
+        self._abort_at = 0.0
+        self._cpu_sample: CpuSample | None = None  # when the abort began
+        self._busy_threads: set[int] = set()  # since then
         self._samples: deque[Totals] = deque()
 
     @property
@@ -125,7 +127,8 @@ class WorkerProcess:
         self._started = now
         self._exit_plan = ExitPlan()
         self._stuck_on = ()
-        self.cpu_sample = None
+        self._cpu_sample = None
+        self._busy_threads = set()
         self.wear.begins(now)
         self.size_problem = ""
         self._samples.clear()
@@ -141,13 +144,22 @@ class WorkerProcess:
             self._request_exit(ExitRequest.DRAIN, ExitPlan([(kill_at, signal.SIGKILL)]))
             self.signal(signal.SIGTERM)
 
-    def abort(self, exit_plan: ExitPlan, stuck_on: tuple[Held, ...]) -> None:
+    def abort(self, exit_plan: ExitPlan, stuck_on: tuple[Held, ...], now: float) -> None:
         """Ends a stuck process by the signals of `exit_plan`.
 
-        Records of `stuck_on` become suspects if the process still has them when it dies.
+        Records of `stuck_on` become suspects if the process still has them when it dies, and with
+        them those that have run for as long by then. If the poll thread does nothing meanwhile, the
+        suspects are the records of the threads that use the CPU, or all if no thread does.
         """
         self._stuck_on = stuck_on
+        self._abort_at = now
+        self._cpu_sample = CpuSample(self.pid, now) if self.pid else None
         self._request_exit(ExitRequest.ABORT, exit_plan)
+
+    def watch_threads(self, now: float) -> None:
+        """Notes which threads of a stuck process use the CPU, as long as the process lives."""
+        if self._cpu_sample and (busy := self._cpu_sample.busy_threads(now)):
+            self._busy_threads = busy
 
     def quit(self, kill_at: float) -> None:
         """Requests that the process ends at once; kills it at `kill_at`."""
@@ -174,7 +186,7 @@ class WorkerProcess:
             polled=self.polled,
             in_hand=words[Field.IN_HAND],
             exit_request=self.exit_request,
-            suspects=self._suspects(code),
+            suspects=self._suspects(code, now),
             why="timeout" if self.exit_request is ExitRequest.ABORT else "crash",
             crashed=self.polled and self._crashed(code) and code != -signal.SIGKILL,
         )
@@ -237,11 +249,25 @@ class WorkerProcess:
         share = (last.busy_s - first.busy_s) / ((last.at - first.at) * handlers)
         return min(1.0, max(0.0, share))  # the two parts of `busy_s` are not read at once
 
-    def _suspects(self, code: int) -> tuple[Held, ...]:
+    def _suspects(self, code: int, now: float) -> tuple[Held, ...]:
         """Returns the records that may have caused this death; none if the end was intended."""
+        held = self.slot.held()
         if self.exit_request is ExitRequest.ABORT:
-            return tuple(held for held in self.slot.held() if held in self._stuck_on)
-        return tuple(self.slot.held()) if self._crashed(code) else ()
+            return self._stuck_records(held, now) if self._stuck_on else ()
+        return tuple(held) if self._crashed(code) else ()
+
+    def _stuck_records(self, held: list[Held], now: float) -> tuple[Held, ...]:
+        """Returns those of the records `held` that may be what a stuck process was stuck on.
+
+        A record that stops a whole process or event loop began last of all. So the records which
+        it keeps from going on are over the time-out before it is.
+        """
+        if self.slot.words[Field.HEARTBEAT_NS] / 1e9 < self._abort_at:  # something holds the GIL
+            old = tuple(each for each in held if each.since_ns / 1e9 <= self._abort_at)
+            return tuple(each for each in old if each.thread in self._busy_threads) or old
+        newest_ns = max(each.since_ns for each in self._stuck_on)
+        waited_s = now - self._abort_at
+        return tuple(each for each in held if each.since_ns <= newest_ns + waited_s * 1e9)
 
     def _crashed(self, code: int) -> bool:
         """Returns True if nobody asked the process to end, and it died before its phase GONE."""

@@ -64,7 +64,7 @@ class IsolatedProcess:
         self.ready = False
         self.used = False  # a record was given to it
         self.ended_by_us = False
-        self._stuck_on: list[Held] | None = None  # records over the time-out, for which it is ended
+        self._timed_out = False  # it is ended, since records are over the time-out
         self._frames = Frames()
         self._unsent: deque[memoryview] = deque()
         self._exit_plan = ExitPlan()
@@ -98,7 +98,7 @@ class IsolatedProcess:
     @property
     def ending(self) -> bool:
         """True if the process is being ended and must not get another record."""
-        return self.ended_by_us or self._stuck_on is not None
+        return self.ended_by_us or self._timed_out
 
     @property
     def begun(self) -> bool:
@@ -108,14 +108,6 @@ class IsolatedProcess:
     def in_hand(self) -> list[Held]:
         """Returns the records that the process runs, or was running when it died."""
         return self._slot.held()
-
-    def blamed(self) -> list[Held]:
-        """Returns the running records that are to blame for the end of the process.
-
-        If the process was ended for a time-out, only the overdue records are to blame.
-        """
-        held = self.in_hand()
-        return held if self._stuck_on is None else [h for h in held if h in self._stuck_on]
 
     def give(self, run: RunRequest) -> None:
         """Queues a record for the process to run. Does not block: `receive` writes the request."""
@@ -139,12 +131,12 @@ class IsolatedProcess:
             self._size_bytes = max(self._size_bytes, rss_bytes(self.pid))
         return messages
 
-    def end_stuck(self, now: float, overdue: list[Held]) -> None:
-        """Begins to end the process, because its `overdue` records have exceeded their time-out.
+    def end_stuck(self, now: float) -> None:
+        """Begins to end the process, because records in it have exceeded their time-out.
 
         The signals that end the process are sent by `turn`.
         """
-        self._stuck_on = overdue
+        self._timed_out = True
         self._exit_plan = for_stuck_process(now, _DUMP_S, _TERM_S, _ABORT_S)
         self.turn(now)
 
@@ -189,7 +181,7 @@ class IsolatedProcess:
         how = exit_text(exited.code)
         if self.ended_by_us:
             return ProcessEnd(how, Blame.NOBODY)
-        if self._stuck_on is not None:
+        if self._timed_out:
             return ProcessEnd("over the time-out", Blame.TIMEOUT)
         if exited.code >= 0 or -exited.code in _CRASHES or self._used_up_the_memory(exited):
             return ProcessEnd(how, Blame.HANDLER)

@@ -283,7 +283,7 @@ class Quarantine:
             isolated_pid=process.pid,
             suspects=[f"{held.topic}:{held.partition}:{held.offset}" for held in overdue],
         )
-        process.end_stuck(now, overdue)
+        process.end_stuck(now)
 
     @property
     def _timeout(self) -> str:
@@ -293,7 +293,7 @@ class Quarantine:
 
     def _after_exit(self, process: IsolatedProcess, exited: ExitedProcess, now: float) -> None:
         end = process.end_of(exited)
-        in_hand = self._in_hand(process, end)
+        in_hand = self._in_hand(process, end, now)
         process.close()
         self._process = None
         if not process.ready:
@@ -310,15 +310,19 @@ class Quarantine:
         if end.blame is Blame.UNSURE or (end.blame is not Blame.NOBODY and not in_hand):
             self._wait(f"their process ended ({end.how})", now)
 
-    def _in_hand(self, process: IsolatedProcess, end: ProcessEnd) -> list[int]:
+    def _in_hand(self, process: IsolatedProcess, end: ProcessEnd, now: float) -> list[int]:
         """Returns the number of each suspect that the dead process ran, or may have run.
 
-        This is the `number` of the `RunRequest` for the suspect.
+        This is the `number` of the `RunRequest` for the suspect. After a time-out, these are the
+        suspects over it now: the one that holds the interpreter's lock began after those that it
+        keeps from going on, so it was not the first.
         """
-        positions = {(held.topic, held.partition, held.offset) for held in process.blamed()}
+        timed_out = end.blame is Blame.TIMEOUT
+        held = self._overdue(process, now) if timed_out else process.in_hand()
+        positions = {(each.topic, each.partition, each.offset) for each in held}
         running = list(self._trial.running)
         found = [n for n in running if self._records[n].source.place in positions]
-        if found or end.blame is Blame.TIMEOUT or not process.begun:
+        if found or timed_out or not process.begun:
             return found
         # It died between a handler's end and the message with its outcome.
         return running
