@@ -22,3 +22,14 @@ class Oversized(KafkaRequestError):
 
 class Fenced(Exception):
     """Another process has taken this worker's identity (`group.instance.id`) in the group."""
+
+
+class Abortable(KafkaRequestError):
+    """The transaction cannot be committed; after `abort`, the producer can begin another."""
+
+
+class Broken(Exception):
+    """The open transaction takes no more records.
+
+    Call `abort`: it ends the transaction, or raises an error that tells why it cannot.
+    """

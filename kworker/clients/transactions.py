@@ -11,7 +11,7 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kworker.clients.delivery import refused_at_once
-from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.clients.errors import Abortable, Broken, KafkaRequestError, QueueFull
 from kworker.clients.producer import drop_all, hand_over
 from kworker.clients.topic_partitions import offsets_of
 from kworker.core.message import PartitionId
@@ -38,17 +38,6 @@ _UNDER_WAY = frozenset(
         KafkaError._IN_PROGRESS,
     }
 )
-
-
-class Abortable(KafkaRequestError):
-    """The transaction cannot be committed; after `abort`, the producer can begin another."""
-
-
-class Broken(Exception):
-    """The open transaction takes no more records.
-
-    Call `abort`: it ends the transaction, or raises an error that tells why it cannot.
-    """
 
 
 class KafkaTransactor:

@@ -12,10 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.clients.errors import Abortable, Broken, KafkaRequestError, QueueFull
 from kworker.clients.memory.group import MemoryMember
 from kworker.clients.memory.transactor import MemoryTransactor
-from kworker.clients.transactions import Abortable, Broken
 from kworker.core.headers import Envelope
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed

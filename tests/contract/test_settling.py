@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kworker.clients.errors import Broken
 from kworker.clients.memory.transactor import MemoryTransactor
-from kworker.clients.transactions import Broken
 from kworker.core.outcome import Output
 from kworker.worker.publish.in_doubt import FencedByTwin
 from tests.component.test_exactly_once import Faulty

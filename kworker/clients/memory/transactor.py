@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
+from kworker.clients.errors import Abortable, Broken, KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory.broker import MemoryKafka, size_of
 from kworker.clients.memory.group import MemoryGroupMetadata, fits
 from kworker.clients.memory.producer import (
@@ -16,7 +16,6 @@ from kworker.clients.memory.producer import (
     report,
     to_partition,
 )
-from kworker.clients.transactions import Abortable, Broken
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output

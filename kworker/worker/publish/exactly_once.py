@@ -13,8 +13,7 @@ import structlog
 
 from kworker.clients.background_call import aside
 from kworker.clients.delivery import Fault, refusal_of
-from kworker.clients.errors import KafkaRequestError
-from kworker.clients.transactions import Abortable, Broken
+from kworker.clients.errors import Abortable, Broken, KafkaRequestError
 from kworker.core.durations import EndTimes
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
-from kworker.clients.errors import KafkaRequestError, QueueFull
-from kworker.clients.transactions import Broken
+from kworker.clients.errors import Broken, KafkaRequestError, QueueFull
 from kworker.core.outcome import Output, PlainResult
 from kworker.core.record import Partition, Record
 from kworker.worker.publish.outbox import Outbox

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from kworker.clients.errors import KafkaRequestError
-from kworker.clients.transactions import Abortable, Broken, KafkaTransactor
+from kworker.clients.errors import Abortable, Broken, KafkaRequestError
+from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import transactional
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output

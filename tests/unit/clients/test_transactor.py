@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kworker.clients import transactions
-from kworker.clients.errors import KafkaRequestError
-from kworker.clients.transactions import Abortable, KafkaTransactor
+from kworker.clients.errors import Abortable, KafkaRequestError
+from kworker.clients.transactions import KafkaTransactor
 from kworker.core.offset_map import Committed
 
 
