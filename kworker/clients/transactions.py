@@ -43,11 +43,11 @@ _UNDER_WAY = frozenset(
 class KafkaTransactor:
     """A transactional producer: commits records and a group's positions, all or nothing.
 
-    Used by one thread at a time. `queue` and `begin` never block. `poll` blocks for `wait_s` at
-    most, and each other call for `timeout_s` and some seconds at most. After `Abortable`, call
-    `abort`. After any other error of `send_positions`, `commit` or `abort`, the outcome of the
-    transaction is unknown. Then close this producer, open another one under the same id, and read
-    the committed positions.
+    Used by one thread at a time. `queue` and `begin` never block. `poll` and `flush` block for
+    `wait_s` at most, and each other call for `timeout_s` and some seconds at most. After
+    `Abortable`, call `abort`. After any other error of `send_positions`, `commit` or `abort`, the
+    outcome of the transaction is unknown. Then close this producer, open another one under the same
+    id, and read the committed positions.
     """
 
     def __init__(
@@ -142,8 +142,18 @@ class KafkaTransactor:
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Calls the callbacks for reports and errors that have come, or come within `wait_s`."""
+        self._serve(self._producer.poll, wait_s)
+
+    def flush(self, wait_s: float) -> None:
+        """Sends at once what the client still holds back for `linger.ms`.
+
+        Waits for the reports, up to `wait_s`, and calls the callbacks for them as `poll` does.
+        """
+        self._serve(self._producer.flush, wait_s)
+
+    def _serve(self, call: Callable[[float], object], wait_s: float) -> None:
         try:
-            self._producer.poll(wait_s)
+            call(wait_s)
         except KafkaException as error:
             # It is fenced, as the next call will report, too.
             self._disturbance = str(error.args[0])

@@ -10,6 +10,7 @@ from kworker.core.offset_map import METADATA_MAX, Committed
 from kworker.core.outcome import Output
 from tests.support.kafka_and_twin import Cluster
 from tests.support.member import Member, for_a_while, new_group, until
+from tests.support.waiting import eventually
 
 
 def opened(kafka: Cluster, transactional_id: str = "") -> Any:
@@ -69,6 +70,19 @@ def test_commit_metadata_is_taken_up_to_its_limit(kafka: Cluster) -> None:
     transactor.abort()
     assert member.consumer.positions(member.owned, 10.0) == longest
     transactor.close()
+
+
+def test_a_flush_sends_at_once_what_linger_holds_back(kafka: Cluster) -> None:
+    """Nothing follows at the end of a transaction, so its last records have nothing to wait for."""
+    target, refused = kafka.create(), []
+    transactor = kafka.transactor(new_id(), linger_ms=60_000, transaction_timeout_ms=90_000)
+    transactor.open()
+    transactor.begin()
+    transactor.queue(Output(target, None, b"v", []), lambda error, _: refused.append(error))
+    eventually(lambda: transactor.flush(0.002) or not transactor.unfinished, every_s=0.002)
+    transactor.commit()
+    assert values_after(kafka, target, b"end") == [b"v", b"end"]
+    assert refused == []
 
 
 def test_an_abort_hides_records_and_positions(kafka: Cluster) -> None:

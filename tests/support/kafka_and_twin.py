@@ -61,7 +61,7 @@ class Cluster(Protocol):
     def identities(self, topics: Collection[str], timeout_s: float) -> dict[str, TopicIdentity]: ...
     def consumer(self, listener: Listener, group: str, **properties: Any) -> Any: ...
     def producer(self, **properties: Any) -> Any: ...
-    def transactor(self, transactional_id: str) -> Any: ...
+    def transactor(self, transactional_id: str, **properties: object) -> Any: ...
 
 
 class Twin:
@@ -107,8 +107,10 @@ class Twin:
     def producer(self, **properties: Any) -> MemoryProducer:
         return MemoryProducer(self.kafka, {**PRODUCER, **_dotted(properties)})
 
-    def transactor(self, transactional_id: str) -> MemoryTransactor:
-        return MemoryTransactor(self.kafka, PRODUCER, transactional_id, 10.0)
+    def transactor(self, transactional_id: str, **properties: object) -> MemoryTransactor:
+        return MemoryTransactor(
+            self.kafka, {**PRODUCER, **_dotted(properties)}, transactional_id, 10.0
+        )
 
 
 class Real:
@@ -175,10 +177,9 @@ class Real:
     def producer(self, **properties: Any) -> KafkaProducer:
         return KafkaProducer({**PRODUCER, **self._common, **_dotted(properties)})
 
-    def transactor(self, transactional_id: str) -> KafkaTransactor:
-        return KafkaTransactor(
-            transactional({**PRODUCER, **self._common}), transactional_id, timeout_s=10.0
-        )
+    def transactor(self, transactional_id: str, **properties: object) -> KafkaTransactor:
+        given = {**PRODUCER, **self._common, **_dotted(properties)}
+        return KafkaTransactor(transactional(given), transactional_id, timeout_s=10.0)
 
 
 def _dotted(properties: dict[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,10 @@ class MemoryTransactor:
             raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queued.append((output, refused))
 
+    def flush(self, wait_s: float) -> None:  # noqa: ARG002 - never waits
+        """Does what `poll` does."""
+        self.poll()
+
     def poll(self) -> None:
         """Adds the queued records to the transaction, unless broker or partition do not answer.
 
