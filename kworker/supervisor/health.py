@@ -19,11 +19,12 @@ from kworker.supervisor.children.worker_process import ExitRequest, WorkerProces
 from kworker.supervisor.limits import Limits
 
 _LOG = structlog.get_logger()
+_LOGGED_MAX = 20  # records in a log line
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """The symptom of a stuck worker, and the records whose handlers may have caused it."""
+    """The symptom of a stuck worker, and the records over the time-out, or all if it is silent."""
 
     problem: str
     held: tuple[Held, ...] = ()
@@ -88,7 +89,7 @@ class WorkerHealth:
             f" it, with SIGTERM in {limits.dump_s:g} s, SIGABRT in {abort_s:g} s, SIGKILL in"
             f" {abort_s + limits.abort_s:g} s",
             worker_pid=worker.pid,
-            suspects=[f"{h.topic}:{h.partition}:{h.offset}" for h in stuck.held],
+            records=[f"{h.topic}:{h.partition}:{h.offset}" for h in stuck.held[:_LOGGED_MAX]],
         )
         steps = exit_plan.for_stuck_process(now, limits.dump_s, limits.term_s, limits.abort_s)
         worker.abort(steps, stuck.held, now)

@@ -239,7 +239,7 @@ def _overtaken(
 ) -> list[tuple[Invocation, Invocation]]:
     """Records that ran while a culprit of their key before them had yet to run, in one life.
 
-    A process that ended leaves what it had not committed: there both run again, in their order.
+    A process that ended leaves what it had not committed: then both run again, in their order.
     """
     runs = by_position(found.runs)
     last = {runs[place][-1].key: runs[place][-1] for place in culprits}
@@ -248,11 +248,13 @@ def _overtaken(
     ]
     assert {run.key for run in behind} == last.keys()
     over_ns = {pid: _fault(pid, found.runs).to_ns for pid in ended}
-    return [
-        (run, last[run.key])
-        for run in behind
-        if run.start_ns < last[run.key].start_ns < over_ns.get(run.pid, inf)
-    ]
+
+    def excused(run: Invocation, culprit: Invocation) -> bool:
+        ended_before = over_ns.get(run.pid, inf) <= culprit.start_ns
+        return ended_before and runs[run.position][-1].start_ns > culprit.start_ns
+
+    pairs = [(run, last[run.key]) for run in behind if run.start_ns < last[run.key].start_ns]
+    return [(run, culprit) for run, culprit in pairs if not excused(run, culprit)]
 
 
 def _innocent(found: Evidence, ended: set[int], culprits: Iterable[Position]) -> Evidence:

@@ -159,6 +159,19 @@ def test_the_record_that_holds_the_lock_is_found_behind_overruns(service: Servic
     assert {o: s.why for o, s in suspects(service).items()} == {9: "timeout"}
 
 
+def test_what_overran_by_the_end_of_the_worker_is_suspected(service: Service):
+    """One that blocks an event loop began after those that it keeps from ending."""
+    service.write(
+        settings={"handler_timeout": "1s"},
+        limits={**QUICK, "term_s": 1.5},
+        behaviour={"0": {"holds": [7], "takes_late": 9, "ignore_term": True}},
+    )
+    service.serve()
+    service.write(behaviour={})
+    replaced(service)
+    assert {o: s.why for o, s in suspects(service).items()} == {7: "timeout", 9: "timeout"}
+
+
 def test_all_records_of_an_idle_silent_worker_are_suspects(service: Service):
     """A call into C that waits and keeps the lock shows nowhere; the cell finds out."""
     service.write(

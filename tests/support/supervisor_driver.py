@@ -164,6 +164,7 @@ class FakeWorker:
         self.lifeline_fd = lifeline_fd
         self.behaviour = behaviour
         self.told = False
+        self.begun = time.monotonic()
         self.memory = b""
 
     def run(self) -> int:
@@ -237,6 +238,8 @@ class FakeWorker:
             self.slot.hand(index).take(self.behaviour["holds"][index], time.monotonic_ns())
         if not self.behaviour.get("silent"):
             self.slot.words[Field.HEARTBEAT_NS] = time.monotonic_ns()
+        if "takes_late" in self.behaviour and time.monotonic() > self.begun + 0.3:
+            self.slot.hand(1).take(self.behaviour.pop("takes_late"), time.monotonic_ns())
         self.slot.words[Field.STALLED_MS] = self.behaviour.get("still_ms", 0)
         if not self.behaviour.get("idle"):
             self.slot.words[Field.CONSUMED] += 1

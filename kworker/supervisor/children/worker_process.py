@@ -17,6 +17,7 @@ from kworker.instance.scoreboard import Slot
 from kworker.instance.scoreboard_fields import Field
 
 # Exits by signals that come from outside to end the process, never from a handler's crash.
+_SAMPLED_S = 0.2  # the shortest time in which a thread's use of the CPU shows
 _INTENDED_EXITS = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
@@ -148,8 +149,9 @@ class WorkerProcess:
         """Ends a stuck process by the signals of `exit_plan`.
 
         Records of `stuck_on` become suspects if the process still has them when it dies, and with
-        them those that have run for as long by then. If the poll thread does nothing meanwhile, the
-        suspects are the records of the threads that use the CPU, or all if no thread does.
+        them those that have run for as long by then. If no thread can run, the suspects are the
+        records of the thread that uses the CPU, or all if none does. A record that the process
+        begins after this call is no suspect.
         """
         self._stuck_on = stuck_on
         self._abort_at = now
@@ -157,9 +159,9 @@ class WorkerProcess:
         self._request_exit(ExitRequest.ABORT, exit_plan)
 
     def watch_threads(self, now: float) -> None:
-        """Notes which threads of a stuck process use the CPU, as long as the process lives."""
-        if self._cpu_sample and (busy := self._cpu_sample.busy_threads(now)):
-            self._busy_threads = busy
+        """Notes which threads of a stuck process use the CPU, until it is told to dump its core."""
+        if self._cpu_sample and now - self._abort_at >= _SAMPLED_S:
+            self._busy_threads = self._cpu_sample.busy_threads(now) or self._busy_threads
 
     def quit(self, kill_at: float) -> None:
         """Requests that the process ends at once; kills it at `kill_at`."""
@@ -175,6 +177,8 @@ class WorkerProcess:
         due = self._exit_plan.due(now) if self.alive else []
         for signum in due:
             self.signal(signum)
+        if signal.SIGABRT in due:
+            self._cpu_sample = None
         return due
 
     def end_life(self, code: int, now: float) -> Death:
@@ -259,15 +263,17 @@ class WorkerProcess:
     def _stuck_records(self, held: list[Held], now: float) -> tuple[Held, ...]:
         """Returns those of the records `held` that may be what a stuck process was stuck on.
 
-        A record that stops a whole process or event loop began last of all. So the records which
-        it keeps from going on are over the time-out before it is.
+        A record that stops a whole process or event loop may have begun last of all. Then the
+        records which it keeps from going on are over the time-out before it is.
         """
-        if self.slot.words[Field.HEARTBEAT_NS] / 1e9 < self._abort_at:  # something holds the GIL
-            old = tuple(each for each in held if each.since_ns / 1e9 <= self._abort_at)
+        old = tuple(each for each in held if each.since_ns / 1e9 <= self._abort_at)
+        beats = self.slot.words[Field.HEARTBEAT_NS] / 1e9 >= self._abort_at
+        # Where threads run, the main thread notes the SIGTERM, and the poll thread a heartbeat.
+        if self.slot.phase.taking and not beats:
             return tuple(each for each in old if each.thread in self._busy_threads) or old
         newest_ns = max(each.since_ns for each in self._stuck_on)
         waited_s = now - self._abort_at
-        return tuple(each for each in held if each.since_ns <= newest_ns + waited_s * 1e9)
+        return tuple(each for each in old if each.since_ns <= newest_ns + waited_s * 1e9)
 
     def _crashed(self, code: int) -> bool:
         """Returns True if nobody asked the process to end, and it died before its phase GONE."""

@@ -42,12 +42,13 @@ RunInBackground = Callable[[Callable[[], Any]], "Future[Any]"]
 class ExactlyOnce:
     """Publishes outcomes, and the positions that follow from them, in one transaction at a time.
 
-    Owned by the poll thread, which waits here for at most 2 ms. Calls that may block for longer run
-    in the background, one at a time; outcomes wait meanwhile. A failed call may leave it unknown
-    how its transaction ended. Then another producer is opened under the same transactional id, and
-    the group's positions tell whether the transaction was committed. Only after that is anything
-    published again. A record is settled when its transaction is committed for certain. If the
-    partition of a record is revoked earlier, the record is dropped.
+    Owned by the poll thread, which waits here for 2 ms at most, or 1 s as it gives up a producer.
+    Calls that may block for longer run in the background, one at a time; outcomes wait meanwhile. A
+    failed call may leave it unknown how its transaction ended. Then another producer is opened
+    under the same transactional id, and the group's positions tell whether the transaction was
+    committed. Only after that is anything published again. A record is settled when its transaction
+    is committed for certain. If the partition of a record is revoked earlier, the record is
+    dropped.
     """
 
     def __init__(
