@@ -16,8 +16,8 @@ from kworker.instance.proc import CpuSample
 from kworker.instance.scoreboard import Slot
 from kworker.instance.scoreboard_fields import Field
 
-# Exits by signals that come from outside to end the process, never from a handler's crash.
 _SAMPLED_S = 0.2  # the shortest time in which a thread's use of the CPU shows
+# Exits by signals that come from outside to end the process, never from a handler's crash.
 _INTENDED_EXITS = (-signal.SIGQUIT, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
@@ -159,7 +159,7 @@ class WorkerProcess:
         self._request_exit(ExitRequest.ABORT, exit_plan)
 
     def watch_threads(self, now: float) -> None:
-        """Notes which threads of a stuck process use the CPU, until it is told to dump its core."""
+        """Notes which threads of a stuck process use the CPU, until SIGABRT is sent."""
         if self._cpu_sample and now - self._abort_at >= _SAMPLED_S:
             self._busy_threads = self._cpu_sample.busy_threads(now) or self._busy_threads
 
