@@ -5,23 +5,24 @@ from collections.abc import Sequence
 
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Upper bounds, inclusive. There is one more count, of what lasted longer."""
+_BOUNDS_NS = tuple(round(bound_s * 1e9) for bound_s in BOUNDS_S)
 
 
 class Durations:
     """The durations of handlers' runs, or of the waits before them.
 
-    One thread adds durations, any thread may read them. `sum_us` is the sum of all durations in
-    microseconds.
+    One thread adds durations, any thread may read them. `sum_ns` is the sum of all durations in
+    nanoseconds.
     """
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum_us = 0
+        self.sum_ns = 0
 
-    def add(self, number: int, lasted_s: float) -> None:
-        """Counts `number` durations (at least 1), each as their mean; their sum is `lasted_s`."""
-        self.counts[bisect_left(BOUNDS_S, lasted_s / number)] += number
-        self.sum_us += int(lasted_s * 1e6)
+    def add(self, number: int, lasted_ns: int) -> None:
+        """Counts `number` durations (at least 1), each as their mean; their sum is `lasted_ns`."""
+        self.counts[bisect_left(_BOUNDS_NS, lasted_ns // number)] += number
+        self.sum_ns += lasted_ns
 
 
 class EndTimes:
@@ -54,4 +55,4 @@ def total(durations: Sequence[Durations]) -> list[int]:
     """Returns the total count of each bucket, and last the sum of all durations in microseconds."""
     counts = list(map(sum, zip(*[each.counts for each in durations], strict=True)))
     none = [0] * (len(BOUNDS_S) + 1)
-    return [*(counts or none), sum([each.sum_us for each in durations])]
+    return [*(counts or none), sum([each.sum_ns for each in durations]) // 1000]

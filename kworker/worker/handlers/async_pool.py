@@ -130,9 +130,9 @@ class AsyncPool:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
             record.outcome = Failed(error)
         if owned:
-            self._times.runs.add(1, (time.monotonic_ns() - now_ns) / 1e9)
+            self._times.runs.add(1, time.monotonic_ns() - now_ns)
             if record.is_first_run:
-                self._times.waits.add(1, (now_ns - record.taken_ns) / 1e9)
+                self._times.waits.add(1, now_ns - record.taken_ns)
         self._hands[index].clear()
         self._free.append(index)
         self._finished += 1

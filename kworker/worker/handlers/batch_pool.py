@@ -143,10 +143,10 @@ class BatchPool:
         while done:
             batch = done.popleft()
             self._running.remove(batch)
-            for call_s in batch.calls_s:
-                self._times.runs.add(1, call_s)
+            for call_ns in batch.calls_ns:
+                self._times.runs.add(1, call_ns)
             if batch.waited:
-                self._times.waits.add(batch.waited, batch.waited_s)
+                self._times.waits.add(batch.waited, batch.waited_ns)
             self._free += batch.hands
 
 

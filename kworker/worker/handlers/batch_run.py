@@ -48,9 +48,9 @@ class HandlerBatch:
         self.hands = hands
         self.batching = batching
         self.stopped = False  # written by the poll thread: no further part begins
-        self.calls_s: list[float] = []  # how long each call of the handler lasted
+        self.calls_ns: list[int] = []  # how long each call of the handler lasted
         self.waited = 0  # records that waited for their first run, ...
-        self.waited_s = 0.0  # ... so long together
+        self.waited_ns = 0  # ... so long together
         self._hand_of = dict(zip(records, hands, strict=True))
         self._completed = completed
         self._waiting = deque([records])
@@ -110,7 +110,7 @@ class HandlerBatch:
 
     def note_call(self) -> None:
         """Stores how long the last call of the handler took. Called when that call has ended."""
-        self.calls_s.append((time.monotonic_ns() - self._called_ns) / 1e9)
+        self.calls_ns.append(time.monotonic_ns() - self._called_ns)
 
     def fail(self, error: BaseException) -> None:
         """Gives the outcome `Failed(error)` to every record that has none."""
@@ -132,7 +132,7 @@ class HandlerBatch:
     def _note_waits(self, records: Sequence[Record], now_ns: int) -> None:
         new = [record.taken_ns for record in records if record.is_first_run]
         self.waited = len(new)
-        self.waited_s = (len(new) * now_ns - sum(new)) / 1e9
+        self.waited_ns = len(new) * now_ns - sum(new)
 
 
 def make_run_batch(

@@ -8,10 +8,10 @@ from queue import Empty, SimpleQueue
 from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.outcome import Failed, Outcome, PlainResult, Results
+from kworker.core.outcome import Failed, PlainResult, Results
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
-from kworker.log.running import this_thread
+from kworker.log.running import ThreadCall, this_thread
 from kworker.worker.handlers.completions import CompletionQueue, HandlerTimes
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
@@ -162,36 +162,40 @@ class ThreadPool:
     def _serve(self, index: int) -> None:
         hand, current, finished = self._hands[index], self._current, self._finished
         hand.set_thread(threading.get_native_id())
-        times = self.completed.new_times()
-        while (run := self._next_run(index)) is not None:
+        times, thread = self.completed.new_times(), this_thread()
+        while (run := self._next_run(index, thread)) is not None:
             current[index] = run
             if len(run) > 1 or finished[index] % _SAMPLED == 0:
-                self._run_sampled(run, hand, times)
+                self._run_sampled(run, hand, times, thread)
             else:
-                self._run(run, hand, times)
+                self._run(run, hand, times, thread)
             if self._end_copy is not None:
                 self._end_copy()
             self.completed.wake()
             finished[index] += 1
-        self._rest(index)
+        self._rest(index, thread)
 
-    def _next_run(self, index: int) -> deque[Record] | None:
+    def _next_run(self, index: int, thread: ThreadCall) -> deque[Record] | None:
         """Waits for the next run; returns None at the end of the pool."""
-        try:
-            return self._runs.get_nowait()
-        except Empty:
-            self._rest(index)
-            return self._runs.get()
+        runs = self._runs
+        if not runs.empty():
+            try:
+                return runs.get_nowait()
+            except Empty:
+                pass  # another thread was faster
+        self._rest(index, thread)
+        return runs.get()
 
-    def _rest(self, index: int) -> None:
+    def _rest(self, index: int, thread: ThreadCall) -> None:
         """Notes that this thread runs no record. Not called if the next run follows at once."""
         self._hands[index].clear()
-        this_thread().running = None
-        self._current[index] = None
+        self._current[index] = thread.running = None
 
-    def _run_sampled(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> None:
+    def _run_sampled(
+        self, run: deque[Record], hand: Hand, times: HandlerTimes, thread: ThreadCall
+    ) -> None:
         computed, began = time.thread_time(), time.monotonic()
-        if done := self._run(run, hand, times):  # else it was withdrawn
+        if done := self._run(run, hand, times, thread):  # else it was withdrawn
             wall_s = time.monotonic() - began + 1e-9
             computed = time.thread_time() - computed
             self._cost.add(wall_s / done, computed / wall_s)
@@ -210,32 +214,20 @@ class ThreadPool:
             following.outcome = NOT_ATTEMPTED
             self.completed.add(following)
 
-    def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes) -> int:
+    def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes, thread: ThreadCall) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns
-        words, since_at, place_at, thread = hand.words, hand.since_at, hand.place_at, this_thread()
-        record: Record | None = None
-        outcome: Outcome | None = None
+        words, since_at, place_at = hand.words, hand.since_at, hand.place_at
         done = counted = 0  # of these, `times` has those that were slow
         now_ns = others_ns = clock_ns()  # the others would have begun then, had only they run
-        waited_s = _waited_s(run, now_ns)
+        try:
+            record = following()
+        except IndexError:
+            return 0  # withdrawn
+        # The wait of the first counts for all: to measure each costs more than a cheap handler.
+        waited_ns = now_ns - record.taken_ns if record.is_first_run else None
         while True:
-            before_ns = now_ns
-            now_ns = clock_ns()
-            if now_ns - before_ns > SLOW_NS and done:
-                times.runs.add(1, (now_ns - before_ns) / 1e9)
-                counted += 1
-                others_ns += now_ns - before_ns
-            try:
-                record = following()
-            except IndexError:
-                if done and waited_s is not None:
-                    times.waits.add(done, done * waited_s)
-                record = outcome = None  # a handler may keep an exception, and so this frame
-                if done > counted:
-                    times.runs.add(done - counted, (now_ns - others_ns) / 1e9)
-                return done
             partition = record.partition
             try:
                 # Inside the `try`, too: an exception here must not end the thread.
@@ -254,6 +246,21 @@ class ThreadPool:
                 self._leave_lane(record, run)  # while the record is still this thread's
             add(record)
             done += 1
+            before_ns, now_ns = now_ns, clock_ns()
+            if now_ns - before_ns > SLOW_NS:
+                times.runs.add(1, now_ns - before_ns)
+                counted += 1
+                others_ns += now_ns - before_ns
+            try:
+                record = following()
+            except IndexError:
+                break
+        del record, outcome  # a handler may keep an exception, and so this frame
+        if done > counted:
+            times.runs.add(done - counted, now_ns - others_ns)
+        if waited_ns is not None:
+            times.waits.add(done, done * waited_ns)
+        return done
 
 
 def place_of(record: Record) -> int:
@@ -261,20 +268,6 @@ def place_of(record: Record) -> int:
     if record.envelope is None:
         return record.partition.scoreboard_word + record.offset
     return record.scoreboard_word
-
-
-def _waited_s(run: deque[Record], now_ns: int) -> float | None:
-    """Returns how long the first record of a run has waited since its intake.
-
-    The other records of the run count as having waited as long, since to measure each would cost
-    more than the cheapest handlers. Returns None if the first record has run before, or if no
-    record is left.
-    """
-    try:
-        first = run[0]
-    except IndexError:  # withdrawn
-        return None
-    return (now_ns - first.taken_ns) / 1e9 if first.is_first_run else None
 
 
 def emptied(run: deque[Record]) -> list[Record]:

@@ -11,21 +11,21 @@ from kworker.core.durations import BOUNDS_S, Durations, EndTimes, total
 )
 def test_a_run_counts_by_the_bound_that_it_keeps(lasted_s: float, index: int) -> None:
     durations = Durations()
-    durations.add(1, lasted_s)
+    durations.add(1, round(lasted_s * 1e9))
     assert [at for at, count in enumerate(durations.counts) if count] == [index]
 
 
 def test_runs_that_were_measured_together_count_with_their_mean() -> None:
     durations = Durations()
-    durations.add(100, 0.2)
+    durations.add(100, 200_000_000)
     assert durations.counts[1] == 100
-    assert durations.sum_us == 200_000
+    assert durations.sum_ns == 200_000_000
 
 
 def test_the_total_is_of_all_threads_and_of_none() -> None:
     one, two = Durations(), Durations()
-    one.add(2, 0.001)
-    two.add(1, 5.0)
+    one.add(2, 1_000_000)
+    two.add(1, 5_000_000_000)
     assert total([one, two]) == [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 5_001_000]
     assert total([]) == [0] * (len(BOUNDS_S) + 2)
 
