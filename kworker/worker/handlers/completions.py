@@ -44,6 +44,10 @@ class CompletionQueue:
         """Returns a histogram of all threads' runs: counts, then the sum of durations (in µs)."""
         return total([times.runs for times in list(self._times)])
 
+    def number_of_runs(self) -> int:
+        """Returns how many runs all threads have measured so far."""
+        return sum([sum(times.runs.counts) for times in list(self._times)])
+
     def wait_times(self) -> list[int]:
         """Returns a histogram of the waits before runs: counts, then the sum of waits (in µs)."""
         return total([times.waits for times in list(self._times)])

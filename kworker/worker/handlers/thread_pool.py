@@ -51,7 +51,7 @@ class ThreadPool:
         self._seen_at = 0.0
         self._stuck = 0  # number of runs without progress
         self._cost = RunCost(len(hands))
-        self._placement = CpuAffinity(CpuAffinityPolicy())
+        self._placement = CpuAffinity(CpuAffinityPolicy(), ended=self.completed.number_of_runs)
         self._end_copy: Callable[[], NoReturn] | None = None  # in a child that a handler forked
         self._threads = [
             threading.Thread(target=self._serve, args=(i,), name=f"handler-{i}", daemon=True)
@@ -178,7 +178,7 @@ class ThreadPool:
     def _next_run(self, index: int, thread: ThreadCall) -> deque[Record] | None:
         """Waits for the next run; returns None at the end of the pool."""
         runs = self._runs
-        if not runs.empty():
+        if not runs.empty():  # else `Empty` would be raised for nothing
             try:
                 return runs.get_nowait()
             except Empty:

@@ -1,12 +1,14 @@
 """Placement: one CPU while that is enough, every CPU as soon as it is not."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,17 +19,31 @@ from kworker.worker.handlers.cpu_affinity import (
     Usage,
     _OwnThreads,
 )
+from kworker.worker.handlers.cpu_comparison import ComparisonPolicy
 from tests.support.waiting import eventually
 
 EVERY = os.sched_getaffinity(0)
 POLICY = CpuAffinityPolicy()
+COMPARISON = ComparisonPolicy()
+ONE_S = COMPARISON.looks * POLICY.look_s  # to measure one of the two choices
+
+
+class Load(NamedTuple):
+    """What the threads use of a CPU, and how many records end in a second."""
+
+    share: float
+    rate: float
+
+
+CONVOY = Load(1.1, 19_000), Load(0.6, 23_000)  # on all, on one
+NATIVE = Load(1.4, 4_000), Load(1.0, 2_900)
 
 
 class Threads:
     """What the placement sees of a process, and where it put it."""
 
     def __init__(self) -> None:
-        self.used_s = self.delayed_s = 0.0
+        self.used_s = self.delayed_s = self.ended = 0.0
         self.idle = dict.fromkeys(EVERY, 0.0)  # shares
         self.idle_s = dict.fromkeys(EVERY, 0.0)
         self.chance = 0.0
@@ -35,6 +51,7 @@ class Threads:
         self.cpus = EVERY
         self.placement = CpuAffinity(
             POLICY,
+            ended=lambda: int(self.ended),
             usage=lambda: Usage(self.used_s, self.delayed_s),
             load=lambda: CpuLoad(self.used_s, dict(self.idle_s)),
             place=self._move,
@@ -68,6 +85,15 @@ class Threads:
             seen.append(len(self.cpus))
         return seen
 
+    def work(self, seconds: float, *loads: Load, locked: bool = False) -> list[int]:
+        """As `run`, with a load for all CPUs, and one for one."""
+        seen = []
+        for _ in range(round(seconds / 0.01)):
+            load = loads[len(self.cpus) == 1]
+            self.ended += 0.01 * load.rate
+            seen += self.run(0.01, load.share, locked=locked)
+        return seen
+
 
 @pytest.fixture
 def threads() -> Threads:
@@ -99,6 +125,82 @@ def test_a_share_between_the_bounds_changes_nothing(threads: Threads) -> None:
     assert set(threads.run(10.0, share=between)) == {len(EVERY)}
     threads.run(2 * POLICY.look_s, share=0.1)
     assert threads.run(10.0, share=between).count(1) > 900
+
+
+def moves(seen: list[int]) -> list[float]:
+    """When the threads went to one CPU, in seconds."""
+    return [i / 100 for i in range(1, len(seen)) if seen[i] == 1 < seen[i - 1]]
+
+
+def test_threads_that_run_more_records_on_one_cpu_keep_together(threads: Threads) -> None:
+    """To hand over the interpreter's lock between CPUs costs many threads most of their time."""
+    seen = threads.work(2 * ONE_S + 1.0, *CONVOY)
+    assert len(EVERY) in seen
+    assert threads.work(120.0, *CONVOY).count(1) > 0.95 * 12_000
+
+
+def test_a_use_that_changes_on_one_cpu_does_not_end_what_was_found_out(threads: Threads) -> None:
+    """Else the threads would leave it whenever they use a little more of it."""
+    waves = [Load(0.4, 23_000), Load(0.8, 23_000)] * 60
+    seen = [threads.work(1.0, CONVOY[0], wave).count(1) for wave in waves]
+    assert sum(seen) > 0.93 * 100 * len(waves)
+
+
+def test_one_cpu_that_was_slower_is_tried_ever_more_seldom(threads: Threads) -> None:
+    """Each try keeps handlers waiting that compute in a library without the lock."""
+    seen = threads.work(600.0, *NATIVE)
+    tries = moves(seen)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
+    assert pauses[:3] == pytest.approx(
+        [4.0 + 2 * ONE_S, 8.0 + 2 * ONE_S, 16.0 + 2 * ONE_S], abs=0.5
+    )
+    assert pauses[3:] == pytest.approx([30.0 + 2 * ONE_S] * len(pauses[3:]), abs=0.5)
+    assert seen.count(1) < 0.04 * len(seen)
+
+
+@pytest.mark.parametrize("lull_s", [0.2, 1.0, 5.0, 40.0])
+def test_a_lull_does_not_keep_threads_on_one_cpu(threads: Threads, lull_s: float) -> None:
+    """What they ran in it, on all CPUs or on one, says nothing of what they could run."""
+    threads.work(100.0, *NATIVE)
+    threads.work(lull_s, *[Load(0.2, 300)] * 2)
+    seen = threads.work(30.0, Load(2.5, 9_000), Load(1.0, 3_000))
+    assert seen.count(1) <= 100 * (POLICY.look_s + ONE_S)
+
+
+@pytest.mark.parametrize("first_s", [1.0, 60.0, 150.0])
+def test_handlers_that_begin_to_compute_without_the_lock_are_let_go(
+    threads: Threads, first_s: float
+) -> None:
+    threads.work(first_s, *CONVOY)
+    threads.work(COMPARISON.pause_most_s + 2 * ONE_S, Load(2.5, 90_000), Load(1.0, 30_000))
+    assert set(threads.work(60.0, Load(2.5, 90_000), Load(1.0, 30_000))) == {len(EVERY)}
+
+
+def test_few_records_are_not_worth_a_try(threads: Threads) -> None:
+    """Chance would decide, and to hand over the lock so seldom costs nothing."""
+    assert set(threads.work(60.0, *[Load(1.1, 400)] * 2)) == {len(EVERY)}
+
+
+def test_lock_bound_threads_are_no_measure_of_all_cpus(threads: Threads) -> None:
+    """They were on one; what they ran there is no rate on all."""
+    threads.work(10.0, *[Load(1.0, 90_000)] * 2, locked=True)
+    seen = threads.work(3.0, *CONVOY)
+    assert len(EVERY) in seen
+    assert set(seen[100:]) == {1}
+
+
+def test_a_process_that_was_suspended_has_not_been_idle(threads: Threads) -> None:
+    load = Load(2.5, 9_000), Load(1.0, 3_000)
+    threads.work(1.0, *load)
+    threads.now += 60.0
+    assert set(threads.work(1.0, *load)) == {len(EVERY)}
+
+
+def test_what_was_found_out_holds_over_a_lull(threads: Threads) -> None:
+    """The threads do not leave their CPU at each wave."""
+    threads.work(60.0, *CONVOY)
+    lulls = [threads.work(1.0, *each) for each in (CONVOY, [Load(0.2, 7_000)] * 2) * 10]
+    assert sum(each.count(1) for each in lulls) > 0.9 * 2_000
 
 
 def test_a_cpu_that_others_need_is_left_for_a_while(threads: Threads) -> None:
@@ -220,7 +322,7 @@ def test_threads_that_outlive_their_pool_may_go_anywhere(threads: Threads) -> No
 
 def test_a_handlers_child_process_may_use_every_cpu() -> None:
     """A child inherits the CPUs of the thread that starts it, and keeps them."""
-    placement = CpuAffinity(POLICY, usage=lambda: Usage(0.0, 0.0))
+    placement = CpuAffinity(POLICY, ended=lambda: 0, usage=lambda: Usage(0.0, 0.0))
     placement.decide(True, 1000.0)
     try:
         assert len(os.sched_getaffinity(0)) == 1
