@@ -13,15 +13,16 @@ shared CPU, too, the threads move to an idle one, if there is one.
 
 import ctypes
 import functools
+import multiprocessing.util
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kworker.worker.handlers.cpu_comparison import Comparison, ComparisonPolicy
 
@@ -185,18 +186,28 @@ class CpuAffinity:
 
 @functools.cache
 def _let_children_go() -> None:
-    """Installs an audit hook: a thread that is about to start a process may use every CPU again.
+    """Installs hooks: a thread that is about to start a process may use every CPU again.
 
     Otherwise the new process could use only the CPU to which this thread is pinned.
     """
     every = os.sched_getaffinity(0)
+    spawn = multiprocessing.util.spawnv_passfds
+
+    def let_go() -> None:
+        with suppress(OSError):
+            os.sched_setaffinity(0, every)
 
     def hear(event: str, _arguments: object) -> None:
         if event in _STARTS:
-            with suppress(OSError):
-                os.sched_setaffinity(0, every)
+            let_go()
+
+    def let_go_and_spawn(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        let_go()
+        return spawn(path, args, passfds)
 
     sys.addaudithook(hear)
+    # The start methods `spawn` and `forkserver` raise no audit event.
+    multiprocessing.util.spawnv_passfds = let_go_and_spawn
 
 
 def _usage() -> Usage:

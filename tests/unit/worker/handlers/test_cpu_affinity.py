@@ -2,11 +2,13 @@
 
 import hashlib
 import itertools
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -331,6 +333,9 @@ def test_a_handlers_child_process_may_use_every_cpu() -> None:
             [sys.executable, "-c", count], capture_output=True, text=True, check=True
         )
         assert int(counted.stdout) == len(EVERY)
+        os.sched_setaffinity(0, {min(EVERY)})  # that child let this thread go, too
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            assert pool.submit(os.sched_getaffinity, 0).result() == EVERY
     finally:
         placement.decide(False, 1000.01)
     assert os.sched_getaffinity(0) == EVERY
