@@ -10,12 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPolicy:
-    """When one CPU and all are compared, by the records that end on each."""
+    """The conditions of a try of one CPU, and the seconds from one comparison to the next.
+
+    One is tried if the process, on all of them, uses between `busy` and `far_more` CPUs, and at
+    least `records` records end while that is measured.
+    """
 
     looks: int = 4  # measurements of each
-    busy: float = 0.85  # CPUs: if the process uses fewer of all, one is not tried
-    far_more: float = 2.0  # CPUs: nor if it uses more, and so gains from them for sure
-    records: int = 500  # nor if fewer end: to hand over the lock so seldom costs next to nothing
+    busy: float = 0.85  # with less, there is no need
+    far_more: float = 2.0  # with more, the process gains from all CPUs for sure
+    records: int = 500  # with fewer, it costs next to nothing to hand over the lock
     pause_s: float = 2.0  # from one comparison to the next, doubled while the result is the same
     pause_most_s: float = 30.0
 
@@ -43,7 +47,10 @@ class Comparison:
         self._looks.clear()
 
     def add(self, lasted_s: float, used_s: float, records: int, now: float) -> None:
-        """Adds a measurement of the present choice: its seconds, those of CPU time, the records."""
+        """Adds a measurement of the present choice: its seconds, those of CPU time, the records.
+
+        May change the choice, `one`.
+        """
         policy = self._policy
         if now < self._next_at:
             return

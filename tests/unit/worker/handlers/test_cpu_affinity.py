@@ -88,7 +88,7 @@ class Threads:
         return seen
 
     def work(self, seconds: float, *loads: Load, locked: bool = False) -> list[int]:
-        """As `run`, with a load for all CPUs, and one for one."""
+        """As `run`, with two loads: the first is that on all CPUs, the second that on one."""
         seen = []
         for _ in range(round(seconds / 0.01)):
             load = loads[len(self.cpus) == 1]
