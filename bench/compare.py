@@ -203,24 +203,25 @@ def _paced(
 
 
 def into_tables(place: Place, versions: Sequence[Version], rounds: int) -> Found:
-    """Compares the Spark jobs, one after the other."""
+    """Compares the Spark jobs: in each round once in this order, and once in the reverse one."""
     found: Found = {}
     tables.fill_topics(place, FULL.landed, 3 * FULL.landed)
     for version in versions:
         tables.warm_up(place, "kworker", version.name, version.kworker)
-    order = list(versions)
     for number in range(rounds):
-        for version in order:
-            run = f"{version.name}-{number}"
+        taken: dict[str, list[tables.Figures]] = {version.name: [] for version in versions}
+        for turn, version in enumerate((*versions, *reversed(versions))):
+            run = f"{version.name}-{number}-{turn}"
             figures = tables.figures_of(place, "kworker", run, version.kworker)
             print(f"  {version.name:<24}{tables.line(figures)}", flush=True)
+            taken[version.name].append(figures)
+        for name, both in taken.items():
             for row, more in (
-                ("table, cold", 1 / figures.cold_s),
-                ("table, nothing new", 1 / figures.empty_s),
-                ("table, warm", figures.warm),
+                ("table, cold", [1 / each.cold_s for each in both]),
+                ("table, nothing new", [1 / each.empty_s for each in both]),
+                ("table, warm", [each.warm for each in both]),
             ):
-                found.setdefault(row, {}).setdefault(version.name, []).append(more)
-        order.reverse()
+                found.setdefault(row, {}).setdefault(name, []).append(statistics.mean(more))
     return found
 
 
