@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import ClassVar, NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
@@ -73,7 +72,7 @@ class AsyncPool:
         """Has the loop start a coroutine for each record in `run`. Called by the poll thread."""
         self._handed += len(run)
         self._unbegun.append(run)
-        self._loop.call(self._begin, run)
+        self._loop.call(self._loop.spawn, self._one, run)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
         """Returns an empty list, but logs which code blocks the event loop, if any does.
@@ -110,15 +109,12 @@ class AsyncPool:
     def _free_now(self) -> int:
         return len(self._hands) - (self._handed - self._finished)
 
-    def _begin(self, run: deque[Record]) -> None:
-        for _ in range(len(run)):
-            self._loop.spawn(partial(self._one, run))
-
     async def _one(self, run: deque[Record]) -> None:
         try:
             record = run.popleft()
         except IndexError:  # withdrawn
             return
+        task = self._loop.hold()
         index = self._free.pop()
         now_ns = time.monotonic_ns()
         owned = False
@@ -135,6 +131,7 @@ class AsyncPool:
                 self._times.waits.add(1, now_ns - record.taken_ns)
         self._hands[index].clear()
         self._free.append(index)
+        self._loop.release(task)
         self._finished += 1
         self.completed.add(record)
         self.completed.wake()

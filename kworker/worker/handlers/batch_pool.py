@@ -4,7 +4,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from queue import SimpleQueue
 from typing import ClassVar, NoReturn, Protocol
 
@@ -208,7 +207,7 @@ class LoopRunners:
         """Does nothing, because the loop runs since the handlers were opened."""
 
     def begin(self, batch: HandlerBatch) -> None:
-        self._loop.call(self._spawn, batch)
+        self._loop.call(self._loop.spawn, self._run, deque([batch]))
 
     def look(self, *, has_work: bool) -> None:
         """Checks if a handler blocks the event loop; if so, logs which code. See `LoopWatch`."""
@@ -220,13 +219,13 @@ class LoopRunners:
     def stop(self) -> None:
         self._loop.stop()
 
-    def _spawn(self, batch: HandlerBatch) -> None:
-        self._loop.spawn(partial(self._run, batch))
-
-    async def _run(self, batch: HandlerBatch) -> None:
+    async def _run(self, begun: deque[HandlerBatch]) -> None:
+        batch = begun.pop()
+        task = self._loop.hold()
         try:
             await self._run_batch(batch)
         except BaseException as error:  # noqa: BLE001 - the pool would lack its hands
             batch.fail(error)
+        self._loop.release(task)
         self.done.append(batch)
         batch.wake()

@@ -5,9 +5,9 @@ import sys
 import threading
 import time
 from asyncio import base_events, events
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, thread
-from functools import partial
 from multiprocessing.util import register_after_fork
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -26,6 +26,8 @@ _LOG = structlog.get_logger()
 
 _LOG_EVERY_S = 10.0
 _Returned = TypeVar("_Returned")
+_Item = TypeVar("_Item")
+Begin = Callable[[deque[_Item]], Coroutine[Any, Any, None]]
 # What calls callbacks on the loop, and functions in threads beside it; uvloop has no frames.
 _CALLERS = {__file__, *(module.__file__ for module in (base_events, events, thread, threading))}
 
@@ -64,14 +66,26 @@ class HandlerLoop:
 
         return asyncio.run_coroutine_threadsafe(awaited(), self._loop)
 
-    def spawn(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Starts the coroutine that `begin` makes, which must catch every exception.
+    def spawn(self, begin: Begin[_Item], items: deque[_Item]) -> None:
+        """Starts a coroutine for each item. It must take one of `items` before it awaits anything.
 
-        Called on the loop's thread only.
+        The coroutine must catch every exception. It calls `hold` at its begin, and `release` at its
+        end. Called on the loop's thread only.
         """
-        task = self._loop.create_task(begin())
-        self._tasks.add(task)  # the loop itself keeps only weak references
-        task.add_done_callback(partial(self._after_task, begin))
+        for _ in range(len(items)):
+            self._loop.create_task(begin(items))
+        if items:
+            self._loop.call_soon(self._replace_cancelled, begin, items)
+
+    def hold(self) -> "asyncio.Task[None]":
+        """Returns the running task, and keeps it: the loop itself has only weak references."""
+        task: asyncio.Task[None] = asyncio.current_task(self._loop)  # type: ignore[assignment]
+        self._tasks.add(task)
+        return task
+
+    def release(self, task: "asyncio.Task[None]") -> None:
+        """Forgets a task that `hold` has returned, because it ends now."""
+        self._tasks.discard(task)
 
     def running_task(self) -> "asyncio.Task[Any] | None":
         """Returns the task that the loop runs now; None if it rests or runs a plain callback."""
@@ -123,13 +137,11 @@ class HandlerLoop:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def _after_task(
-        self, begin: Callable[[], Coroutine[Any, Any, None]], task: asyncio.Task[None]
-    ) -> None:
-        self._tasks.discard(task)
-        # A handler that cancels every task of the loop cancels some that have not begun.
-        if task.cancelled() and not self._stopped:
-            self.spawn(begin)
+    def _replace_cancelled(self, begin: Begin[_Item], items: deque[_Item]) -> None:
+        # By now each task has begun, except those that were cancelled before: a handler may cancel
+        # every task of the loop.
+        if not self._stopped:
+            self.spawn(begin, items)
 
     def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         if not self._stopped:

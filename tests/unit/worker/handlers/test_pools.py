@@ -1,10 +1,12 @@
 """The pools: runs in, records with outcomes out, whatever handlers do."""
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -582,6 +584,27 @@ def test_a_handler_that_cancels_every_task_takes_no_record_along(loops: Pools) -
     outcomes = {record.offset: record.outcome for record in ended(pool, 3)}
     assert isinstance(outcomes[1], Failed)
     assert [outcomes[offset] for offset in (2, 3)] == [NO_RESULTS] * 2
+
+
+def test_a_handler_that_nothing_else_refers_to_is_not_collected(loops: Pools) -> None:
+    """An event loop has only weak references to its tasks."""
+    futures: list[weakref.ref[asyncio.Future[None]]] = []
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        future = asyncio.get_running_loop().create_future()
+        futures.append(weakref.ref(future))
+        await future
+        return NO_RESULTS
+
+    pool = loops(work)
+    pool.hand(a_run(1))
+    eventually(lambda: bool(futures), timeout_s=WAIT_S)
+    pool._loop.run(lambda: asyncio.sleep(0)).result(WAIT_S)  # by then it awaits
+    gc.collect()
+    future = futures[0]()
+    assert future is not None
+    pool._loop.call(future.set_result, None)
+    assert [record.outcome for record in ended(pool, 1)] == [NO_RESULTS]
 
 
 def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
