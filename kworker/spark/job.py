@@ -66,7 +66,7 @@ class Job:
         self._limits = BatchLimits(config.spark, config.state_dir, sample)
         self._standby = Standby(config.state_dir, self._lease, stop, self._report)
         self._leadership: Leadership | None = None
-        self._opener = SessionOpener(config, self._lease)
+        self._opener = SessionOpener(config, self._lease, stop)
         self._session: SparkSession | None = None
         self._calm_at = math.inf
         self._had_executors_at = 0.0  # or no batch waited for them
@@ -135,8 +135,13 @@ class Job:
 
     def _run_session(self) -> None:
         self._report(JobState.STARTING)
-        with self._polling_kafka():
-            self._session = session = self._opener.open(learn=self._once)
+        try:
+            with self._polling_kafka():
+                self._session = session = self._opener.open(learn=self._once)
+        except KworkerError:
+            if self._stop.made:
+                return  # the signal has ended the JVM, too
+            raise
         self._had_executors_at = time.monotonic()
         self._calm_at = time.monotonic() + CALM_S
         self._stop.listen()  # pyspark has taken INT

@@ -15,6 +15,7 @@ from kworker.spark.session.archives import available_archives
 from kworker.spark.session.class_data import LEARNING_S, ClassData
 from kworker.spark.session.jvm import CALL_FAILED, end_jvm, has_live_jvm, has_own_jvm
 from kworker.spark.session.session import close_session, open_session
+from kworker.spark.stop import StopRequest
 
 _LOG = structlog.get_logger()
 
@@ -25,9 +26,10 @@ class SessionOpener:
     `missing` holds an error for each table format whose jar files could not be fetched.
     """
 
-    def __init__(self, config: Config, lease: Lease) -> None:
+    def __init__(self, config: Config, lease: Lease, stop: StopRequest) -> None:
         self._config = config
         self._lease = lease
+        self._stop = stop
         self._classes: ClassData | None = None
         self.missing: dict[str, Unreachable] = {}
 
@@ -58,7 +60,8 @@ class SessionOpener:
         except CALL_FAILED:
             if classes is None or not options:
                 raise
-            if has_live_jvm():
+            # A signal to all processes of the job ends its JVM, too, whatever the options.
+            if has_live_jvm() or self._stop.made:
                 end_jvm(lambda _: False)
                 classes.settle(awaited=False, ended=False)
                 raise

@@ -10,6 +10,7 @@ import pytest
 from kworker.spark.session import class_data, opener
 from kworker.spark.session.class_data import KEPT, ClassData
 from kworker.spark.session.opener import SessionOpener
+from kworker.spark.stop import StopRequest
 
 Make = Callable[..., ClassData]
 
@@ -198,6 +199,7 @@ class Started:
     def __init__(self, classes: ClassData, monkeypatch: pytest.MonkeyPatch, *, lives: bool) -> None:
         self._config = self._lease = self.missing = None
         self._classes = classes
+        self._stop = StopRequest()
         self.asked: list[tuple[object, ...]] = []
         self.ends = 0
         monkeypatch.setattr(opener, "open_session", self.open_session)
@@ -223,6 +225,18 @@ def test_a_jvm_that_does_not_start_with_classes_starts_without(
     assert SessionOpener._open(started, [], learn=True) == "session"
     assert [bool(options) for options in started.asked] == [True, False]
     assert make().option(learn=True) == ""  # nor is it tried at each start
+
+
+def test_a_jvm_that_the_stop_ended_does_not_lose_its_classes(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal to the whole process group, as of `timeout`, ends the JVM while it starts."""
+    learn(make())
+    started: Any = Started(make(), monkeypatch, lives=False)
+    started._stop.made = True
+    with pytest.raises(OSError, match="gateway"):
+        SessionOpener._open(started, [], learn=True)
+    assert make().option(learn=True).startswith('"-XX:SharedArchiveFile=')
 
 
 def test_a_session_that_fails_has_its_jvm_write_nothing(
