@@ -203,7 +203,7 @@ def _paced(
 
 
 def into_tables(place: Place, versions: Sequence[Version], rounds: int) -> Found:
-    """Compares the Spark jobs: in each round once in this order, and once in the reverse one."""
+    """Compares the Spark jobs: in each round all run once in order, and once in reverse order."""
     found: Found = {}
     tables.fill_topics(place, FULL.landed, 3 * FULL.landed)
     for version in versions:

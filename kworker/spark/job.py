@@ -140,7 +140,7 @@ class Job:
                 self._session = session = self._opener.open(learn=self._once)
         except KworkerError:
             if self._stop.made:
-                return  # the signal has ended the JVM, too
+                return  # a signal to all processes of the job ends its JVM, too
             raise
         self._had_executors_at = time.monotonic()
         self._calm_at = time.monotonic() + CALM_S
