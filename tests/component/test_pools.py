@@ -381,7 +381,7 @@ def test_no_record_overtakes_one_of_its_row_that_is_held(
     assert (bench.poll_loop.flow.records, bench.poll_loop.flow.held) == (0, 0)
 
 
-def test_a_final_failure_in_a_row_is_told_before_the_next_record_begins(threaded: Running) -> None:
+def test_a_final_failure_is_told_before_the_next_of_its_row_begins(threaded: Running) -> None:
     bench, work_ = threaded(2 * MANY, b"one", tells_dead=True)
 
     def answer(message: Message) -> None:

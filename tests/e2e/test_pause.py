@@ -98,7 +98,7 @@ def test_a_topic_stands_still_under_load_and_over_restarts(
     assert found.contradictions() == {}
 
 
-def test_a_service_that_starts_paused_takes_nothing_until_the_pause_ends(
+def test_a_start_during_a_pause_takes_nothing_until_the_pause_ends(
     tmp_path: Path, bootstrap: str, topic: Topic, results: str
 ) -> None:
     """It was ordered while nothing ran; it ends by itself, and a drain before that is quick."""

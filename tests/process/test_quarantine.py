@@ -459,7 +459,7 @@ def test_an_idle_isolated_process_ends(
     ward.until(lambda: ward.cell is None)
 
 
-def test_all_records_are_isolated_for_a_time_from_the_first_assignment(
+def test_all_records_are_isolated_at_first_for_the_time_ordered(
     bench: Callable[..., Bench],
 ):
     """None of them is a suspect by that: if one is rejected, its handler's `dead` is called."""

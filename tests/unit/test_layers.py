@@ -1,6 +1,7 @@
-"""Which room of the package may import which, and what the core keeps away from."""
+"""Which room may import which, what the core keeps away from, and what may not be too long."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +68,7 @@ def _imports() -> Iterator[Import]:
 
 FILE_LINES = 300
 FUNCTION_LINES = 50
+CLAIM_CHARACTERS = 60
 TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
 TREES = {path: ast.parse(text) for path, text in TEXTS.items()}
 IMPORTS = list(_imports())
@@ -196,3 +198,10 @@ def test_a_file_over_300_lines_says_why_and_no_function_has_over_50() -> None:
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES
     }
     assert (too_long, functions) == (set(), set())
+
+
+def test_the_claim_in_the_name_of_a_test_has_at_most_60_characters() -> None:
+    files = Path(__file__).parents[1].rglob("test_*.py")
+    claims = [claim for file in files for claim in re.findall(r"def test_(\w+)", file.read_text())]
+    assert claims
+    assert [claim for claim in claims if len(claim) > CLAIM_CHARACTERS] == []

@@ -172,7 +172,7 @@ def test_a_connection_that_idled_out_before_a_request_does_not_count() -> None:
     assert str(failures.error(SERVERS, 5.0, "Local: Timed out")).endswith(" (Local: Timed out)")
 
 
-def test_a_connection_closed_before_any_answer_counts_for_every_request() -> None:
+def test_a_connection_closed_without_answer_counts_for_all_requests() -> None:
     """librdkafka logs it once, perhaps before the first request, and then not for half a minute."""
     failures = heard(RESET)
     failures.begin()

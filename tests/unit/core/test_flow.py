@@ -202,7 +202,7 @@ def test_no_partition_pauses_while_there_is_room_for_all() -> None:
     assert turn(flow, partitions, now + 0.6) == {partitions[0]}
 
 
-def test_no_partition_starves_long_behind_what_is_prefetched_of_another() -> None:
+def test_no_partition_starves_long_behind_what_another_prefetched() -> None:
     """The client hands over all of that first, however fast the worker takes it."""
     flow, _ = a_flow(records_max=1200)
     partitions = backlogged(12)

@@ -246,7 +246,7 @@ def test_an_earlier_full_offset_map_has_room_for_the_same_records() -> None:
     assert again.count_fitting([end - 1, end + 49, end + 99]) == 1
 
 
-def test_an_earlier_offset_map_is_kept_by_the_next_while_its_records_end() -> None:
+def test_an_earlier_offset_map_is_kept_while_its_records_end() -> None:
     """Else it would be forgotten by the first commit after a restart, or not fit."""
     position, done = full_ledger()[0].position_after()
     again = Ledger(position, done)

@@ -141,7 +141,7 @@ def test_threads_that_run_more_records_on_one_cpu_keep_together(threads: Threads
     assert threads.work(120.0, *CONVOY).count(1) > 0.95 * 12_000
 
 
-def test_a_use_that_changes_on_one_cpu_does_not_end_what_was_found_out(threads: Threads) -> None:
+def test_a_use_of_one_cpu_that_changes_does_not_end_the_finding(threads: Threads) -> None:
     """Else the threads would leave it whenever they use a little more of it."""
     waves = [Load(0.4, 23_000), Load(0.8, 23_000)] * 60
     seen = [threads.work(1.0, CONVOY[0], wave).count(1) for wave in waves]

@@ -767,7 +767,7 @@ def test_a_record_that_runs_again_has_not_waited_since_its_intake(pools: Pools) 
     assert not any(pool.completed.wait_times())
 
 
-def test_a_record_that_failed_holds_its_row_back_whatever_becomes_of_it(threads: Pools) -> None:
+def test_a_record_that_failed_always_holds_its_row_back(threads: Pools) -> None:
     """The poll thread may have judged it, before this thread comes to the next of its lane."""
     begun: list[int] = []
 
