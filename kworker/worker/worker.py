@@ -72,9 +72,10 @@ def run(config: Config, slot: Slot, lifeline_fd: int, *, began: float) -> int:
 
 
 class Worker:
-    """The main thread of a worker.
+    """The main thread of a worker, and what its poll thread runs.
 
-    It handles signals, starts and ends the other threads, and keeps the worker's phase, such as
+    The main thread handles signals, opens and closes the handlers, and starts the poll thread. The
+    poll thread starts and ends the pool and the claims thread. Both set the worker's phase, such as
     RUNNING or DRAINING.
     """
 
