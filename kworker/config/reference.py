@@ -22,6 +22,9 @@ are relative to the folder of the file. Any text may be `{ file = "…" }` or `{
 value is never shown. A variable of the environment overrides a key: `KWORKER_WORKERS__THREADS=32`,
 with lists and tables as JSON.
 
+`[kafka]`, `[kafka.consumer]` and `[kafka.producer]` also take any other property of librdkafka. The
+file above has kworker's own defaults; properties that kworker must set itself are refused.
+
 A `"^regex"` in `source.topics` is a POSIX extended regular expression, since Kafka's client
 searches names for it with libc: letters, digits, `-`, `_`, `\\.` for a dot, `.` for any character,
 `[a-z0-9]`, `(a|b)`, `*`, `+`, `?`, `{2,3}` and `$`. It need not reach the end of a name: `^orders-`
