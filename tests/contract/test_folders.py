@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from kworker.config import toml_file
@@ -47,9 +46,6 @@ def session(tmp_path_factory: pytest.TempPathFactory, mounted: Path) -> Iterator
         for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"):
             patch.setenv(name, os.environ.get(name, ""))
         patch.delenv("PYSPARK_PYTHON")
-        # An earlier JVM of this process is gone, which pyspark does not notice.
-        patch.setattr(SparkContext, "_gateway", None)
-        patch.setattr(SparkContext, "_jvm", None)
         made = open_session(config, [])
         yield made
         close_session(made, config)

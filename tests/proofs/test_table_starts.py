@@ -44,12 +44,13 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 @pytest.fixture(scope="module")
 def session(config: Config) -> Iterator[SparkSession]:
-    """In this process, whose environment it changes meanwhile."""
+    """The second of this process, whose environment it changes meanwhile."""
     assert config.spark
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"):
             patch.setenv(name, os.environ.get(name, ""))
         patch.delenv("PYSPARK_PYTHON")
+        close_session(open_session(config, []), config)
         made = open_session(config, archives(config.spark.tables, progress=print))
         yield made
         close_session(made, config)

@@ -104,6 +104,13 @@ def end_jvm(may_wait: Callable[[float], bool]) -> bool:
     return jvm.wait() == 0
 
 
+def forget_ended_jvm() -> None:
+    """Makes pyspark forget a JVM that has ended. Else the next session would be given that JVM."""
+    jvm = jvm_process()
+    if jvm is not None and jvm.poll() is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+
+
 def jvm_process() -> "subprocess.Popen[bytes] | None":
     """The JVM that this process has started; None without one."""
     # The only place where pyspark keeps the process that it started.

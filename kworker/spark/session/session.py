@@ -16,7 +16,13 @@ from pyspark.sql import SparkSession
 from kworker.config.model import Config
 from kworker.host import descriptor_path, memory_file
 from kworker.spark.checkpoints.lease import Lease
-from kworker.spark.session.jvm import CALL_FAILED, STOP_TIMEOUT_S, end_jvm, jvm_process
+from kworker.spark.session.jvm import (
+    CALL_FAILED,
+    STOP_TIMEOUT_S,
+    end_jvm,
+    forget_ended_jvm,
+    jvm_process,
+)
 from kworker.spark.session.settings import properties, properties_text, scratch_folder
 from kworker.spark.session.spark_log import log4j_properties
 
@@ -55,6 +61,7 @@ def open_session(
     with memory_file(properties_text(settings)) as file:
         path = descriptor_path(file)
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {path} pyspark-shell"
+        forget_ended_jvm()
         kept = {"pass_fds": (*(lease.descriptors if lease else ()), file)}
         gateway = launch_gateway(popen_kwargs=kept)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
