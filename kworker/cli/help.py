@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from kworker.cli.verbs import command_for
+
 app = typer.Typer()
 
 
@@ -18,6 +20,5 @@ def show(
 
     Example: [bold]kworker help dead list[/bold]
     """
-    from kworker.cli import verbs  # which imports this file
-
-    verbs.app([*(verb or ()), "--help"], prog_name="kworker", standalone_mode=False)
+    words = verb or []
+    command_for(words)([*words, "--help"], prog_name="kworker", standalone_mode=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from kworker.cli.options import INTERRUPTED
+from kworker.cli.verbs import command_for
 from kworker.errors import ExitCode, KworkerError
 
 
@@ -17,8 +18,9 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit code; errors go to stderr, without a traceback."""
     try:
+        command = command_for(arguments)
         # In standalone mode typer would print "Aborted!" and exit by itself.
-        returned = _app(arguments)(arguments, prog_name="kworker", standalone_mode=False)
+        returned = command(arguments, prog_name="kworker", standalone_mode=False)
         return returned if isinstance(returned, int) else ExitCode.OK
     except KworkerError as error:
         return _print_error(str(error), error.exit_code)
@@ -32,24 +34,6 @@ def run(arguments: Sequence[str]) -> int:
         # The reader of the pipe has closed it: nothing more may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
-
-
-def _app(arguments: Sequence[str]) -> typer.Typer:
-    """Returns the application with all verbs, or with `health` alone if that is the verb.
-
-    Probes run every few seconds, and all other verbs take several times as long to import.
-    """
-    if list(arguments[:1]) == ["health"]:
-        from kworker.cli import health
-        from kworker.cli.application import application, unwrap_help
-
-        app = application()
-        app.add_typer(health.app, name="health")
-        unwrap_help(app)
-        return app
-    from kworker.cli import verbs
-
-    return verbs.app
 
 
 def _print_error(text: str, code: ExitCode) -> int:

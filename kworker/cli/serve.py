@@ -8,6 +8,9 @@ from kworker import log
 from kworker.config import toml_file
 from kworker.config.model import Config
 from kworker.errors import ExitCode
+from kworker.preflight import second_copy
+from kworker.preflight.findings import exit_code
+from kworker.preflight.preflight import before_start
 from kworker.supervisor.code_watch import CodeWatch
 from kworker.supervisor.preflight_child import PreflightReport
 from kworker.supervisor.supervisor import Supervisor
@@ -40,10 +43,6 @@ def serve(
 
 
 def _preflight(config: Config) -> PreflightReport:
-    from kworker.preflight import second_copy
-    from kworker.preflight.findings import exit_code
-    from kworker.preflight.preflight import before_start
-
     findings = before_start(config)
     fit = exit_code(findings) is ExitCode.OK
     others = second_copy.search(config) if fit else second_copy.Twins()

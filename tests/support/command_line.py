@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import typer
 
-from kworker.cli.verbs import app
+from kworker.cli.verbs import command_for
 
 
 def parse(arguments: Sequence[str]) -> None:
     """Raises AssertionError for an unknown verb, typer's own error for a wrong option or value."""
-    command, left = typer.main.get_command(app), list(arguments)
+    command, left = typer.main.get_command(command_for()), list(arguments)
     while isinstance(command, typer.core.TyperGroup):
         verb = left.pop(0) if left else ""
         assert verb in command.commands, f"no such verb: {' '.join(arguments)}"

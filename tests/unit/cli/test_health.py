@@ -182,5 +182,5 @@ def test_a_probe_imports_no_other_verb() -> None:
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
     verbs = {name for name in loaded if name.startswith("kworker.cli.")}
-    assert verbs == {f"kworker.cli.{name}" for name in ("main", "options", "application", "health")}
+    assert verbs == {f"kworker.cli.{name}" for name in ("main", "options", "verbs", "health")}
     assert not loaded & {"kworker.config", "structlog", "confluent_kafka", "starlette"}

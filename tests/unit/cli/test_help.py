@@ -1,6 +1,8 @@
 """The help of every verb: it is there, in its panel, and teaches how to read it by a program."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 import typer
 
 from kworker.cli.main import run
-from kworker.cli.verbs import app
+from kworker.cli.verbs import MODULES, VerbModule, command_for
 
 PANELS = {
     "Run a service": ["start", "stop", "restart", "reload", "scale", "dump", "pause", "resume"],
@@ -53,7 +55,7 @@ def _verbs(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
         yield words, command
 
 
-VERBS = dict(_verbs(typer.main.get_command(app)))
+VERBS = dict(_verbs(typer.main.get_command(command_for())))
 Said = Any
 
 
@@ -122,6 +124,49 @@ def test_help_of_an_unknown_verb_names_the_nearest(
     assert len(errors.splitlines()) == 1
 
 
-def test_help_of_health_alone_is_that_among_all_verbs(said: Said) -> None:
-    """A probe loads its verb only."""
-    assert said("health", "ready", "--help") == said("help", "health", "ready")
+@pytest.mark.parametrize("module", MODULES, ids=[module.name for module in MODULES])
+def test_the_table_names_the_verbs_that_a_module_has(module: VerbModule) -> None:
+    command: Any = typer.main.get_command(command_for([module.verbs[-1], "--help"]))
+    assert tuple(command.commands) == module.verbs
+
+
+def test_a_verb_imports_no_module_of_another_verb() -> None:
+    """Each in a child of its own: a module must also do without those that this test has loaded."""
+    program = """
+import os, sys
+from kworker.cli.verbs import MODULES, command_for
+for module in MODULES:
+    if os.fork() == 0:
+        command_for([module.verbs[0]])
+        loaded = [m.name for m in MODULES if f"kworker.cli.{m.name}" in sys.modules]
+        os._exit(loaded != [module.name])
+    if os.wait()[1]:
+        print(module.name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_command_line_without_a_verb_knows_all_of_them(
+    said: Said, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said("-h") == said("--help")
+    code, shown, _ = said()
+    assert (code, shown.strip()) == (2, said("--help")[1].strip())
+    assert said("--version")[0] == 0
+    assert "Did you mean 'start'" in said("strat")[2]
+    monkeypatch.setenv("_KWORKER_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "kworker dead l")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        run([])
+    assert "list" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("start",), ("health", "ready"), ("spark", "run")])
+def test_help_of_a_verb_is_that_among_all_verbs(
+    said: Said, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    alone = said(*words, "--help")
+    command_for()([*words, "--help"], prog_name="kworker", standalone_mode=False)
+    assert (0, capsys.readouterr().out, "") == alone

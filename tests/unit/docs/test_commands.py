@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import typer
 
-from kworker.cli.verbs import app
+from kworker.cli.verbs import command_for
 from tests.unit.docs.pages import PAGES, Block, blocks, spans, without_blocks
 
-ROOT = typer.main.get_command(app)
+ROOT = typer.main.get_command(command_for())
 _ASSIGNMENT = re.compile(r"\w+=.*")
 _PLACEHOLDERS = ("…", "|")
 
