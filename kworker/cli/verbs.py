@@ -86,7 +86,8 @@ def command_for(arguments: Sequence[str] = ()) -> typer.Typer:
         epilog=_EPILOG,
     )
     command.callback()(_options)
-    needed = [module for module in MODULES if {*arguments[:1]} & {*module.verbs}]
+    first = next(iter(arguments), "")
+    needed = [module for module in MODULES if first in module.verbs]
     for module in needed or MODULES:
         module.add_to(command)
     _unwrap_help(command)

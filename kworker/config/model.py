@@ -84,7 +84,7 @@ class WorkersSettings(Section):
     concurrency: Positive = 1000
     """Handlers at once in each process (async def)."""
     ordering: Literal["key", "partition", "none"] = "key"
-    """key | partition | none: which records run in order; with key, those without one in none."""
+    """key | partition | none: which records run in order; with key, not those without a key."""
     membership: Literal["static", "dynamic"] = "static"
     """static: a restarted worker resumes at once | dynamic: a stopped instance's partitions move at
     once.
@@ -139,7 +139,7 @@ class DeadLetterSettings(Section):
     crash_limit: Positive = 2
     """A record becomes a dead letter after killing its isolated process this often."""
     breaker: str = "50% of 200"
-    """Hold dead letters back when more of the last outcomes are dead letters; "" is off."""
+    """Hold dead letters back when they are more than this share of the last outcomes; "" is off."""
 
 
 class IdempotencySettings(Section):

@@ -26,7 +26,7 @@ _oom_kills_before = oom_kills()
 
 
 class JvmGone(KworkerError):
-    """Raised when the JVM has ended. Only a new process can start another one."""
+    """Raised when the JVM of a session has ended. Only a new process can start another session."""
 
 
 class OutOfMemory(JvmGone):
