@@ -92,13 +92,9 @@ class Lanes:
         busy, ready = lanes.busy, lanes.ready.append
         for record in records:
             lane = record.lane
-            if lane is None:
-                ready(record)
-            elif lane not in busy:
-                busy[lane] = record
+            if lane is None or (holder := busy.setdefault(lane, record)) is record:
                 ready(record)
             else:
-                holder = busy[lane]
                 last = holder if holder.follower is None else holder.last
                 last.follower = holder.last = record
         if not lanes.ready:

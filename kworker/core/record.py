@@ -15,6 +15,7 @@ from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage, with_headers
 from kworker.core.offset_map import Committed, OffsetRange, encode
 from kworker.core.outcome import (
+    NO_RESULTS,
     RECORD_OVERHEAD,
     OnDeadCall,
     Outcome,
@@ -373,8 +374,18 @@ def pack(records: Sequence[Record]) -> None:
         record.nth = nth
 
 
+def all_without_results(records: Sequence[Record]) -> bool:
+    """Returns True if there are records and all ended well with `NO_RESULTS`: the fastest check."""
+    if not records or records[0].outcome is not NO_RESULTS:
+        return False
+    outcomes = [record.outcome for record in records]
+    return outcomes.count(NO_RESULTS) == len(outcomes)
+
+
 def all_ended_well(records: Sequence[Record]) -> bool:
     """Returns True if all outcomes are `Succeeded`: one fast check of many records."""
+    if all_without_results(records):
+        return True
     kinds: list[type] = [type(record.outcome) for record in records]
     well = kinds.count(Results)
     return well == len(kinds) or well + kinds.count(PlainResult) == len(kinds)

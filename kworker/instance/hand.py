@@ -25,7 +25,8 @@ class Hand:
     The words are the record, the start of its run, and the thread's id. Only this thread writes,
     and the supervisor reads. The thread stores the start before the record. A reader loads the
     start after the record, so that no record looks older than it is. The thread pool stores these
-    two words without calling `take`, because a call costs more than the two stores.
+    two words without calling `take`, because a call costs more than the two stores. It stores the
+    start at most every 0.1 ms, so there a record may look older by that.
     """
 
     def __init__(self, words: memoryview, base: int) -> None:

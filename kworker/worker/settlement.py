@@ -16,7 +16,7 @@ from kworker.core.outcome import (
     RetryScheduled,
     Skipped,
 )
-from kworker.core.record import Partition, Record, all_ended_well
+from kworker.core.record import Partition, Record, all_ended_well, all_without_results
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
@@ -129,10 +129,13 @@ class Settlement:
 
     def _sort(self, ended: list[Record]) -> None:
         self.outcomes += len(ended)
+        # If others wait for Kafka, these wait with them: all settle in their order.
+        if not self._outbox.pending and all_without_results(ended):
+            self._done(ended)
+            return
         if not all_ended_well(ended):
             self._skip([record for record in ended if isinstance(record.outcome, Skipped)])
             ended = [record for record in ended if isinstance(record.outcome, Publishable)]
-        # Those without outputs, too, once any wait: they settle in their order.
         if self._outbox.pending or any(map(_outcome, ended)):
             self._outbox.add(ended)
         else:

@@ -21,6 +21,7 @@ from kworker.worker.handlers.run_cost import RUNS_EACH, RunCost
 SLOW_NS = 1_000_000  # a record that takes longer is counted by itself, and not with the run's mean
 STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
+_NOTE_EVERY_NS = 100_000  # the start of a run on the scoreboard, which costs more than a comparison
 _SLACK = 0.4  # of the time of a record
 _SAMPLED = 8  # of so many runs of one record one is measured: thread_time() is a system call
 
@@ -219,6 +220,7 @@ class ThreadPool:
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
+        noted_ns = 0
         done = counted = 0  # of these, `times` has those that were slow
         now_ns = others_ns = clock_ns()  # the others would have begun then, had only they run
         try:
@@ -231,7 +233,8 @@ class ThreadPool:
             partition = record.partition
             try:
                 # Inside the `try`, too: an exception here must not end the thread.
-                words[since_at] = now_ns
+                if now_ns - noted_ns > _NOTE_EVERY_NS:
+                    words[since_at] = noted_ns = now_ns
                 if record.envelope is None:
                     words[place_at] = partition.scoreboard_word + record.offset
                 else:
