@@ -19,7 +19,7 @@ from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
 from kworker.worker.handlers.handler_loop import HandlerLoop
-from kworker.worker.handlers.invocation import make_async_invoke, make_invoke
+from kworker.worker.handlers.invocation import make_async_steps, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handler, Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import read_signature
@@ -84,7 +84,7 @@ def loop(work_: Work, slot: Slot, encoder: ResultEncoder, loop: HandlerLoop) -> 
         Handler("h", work_.one_blocking_its_loop, is_async=True, dead=work_.dead_aside), {}
     )
     hands = [slot.hand(i) for i in range(HANDS)]
-    return AsyncPool(make_async_invoke(handlers, encoder, 300.0), hands, loop)
+    return AsyncPool(make_async_steps(handlers, encoder, 300.0), hands, loop)
 
 
 def batches(work_: Work, slot: Slot, encoder: ResultEncoder, _loop: HandlerLoop) -> Any:

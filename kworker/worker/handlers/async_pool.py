@@ -1,43 +1,50 @@
 """One event loop for `async def` handlers, with the interface of the thread pool."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.outcome import Failed
+from kworker.core.outcome import Failed, Outcome
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
+from kworker.log.running import TASK
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.handler_loop import HandlerLoop
-from kworker.worker.handlers.invocation import AsyncInvoke
+from kworker.worker.handlers.invocation import AsyncSteps
 from kworker.worker.handlers.loop_watch import LoopWatch
 from kworker.worker.handlers.pool import Take
+from kworker.worker.handlers.task_traces import TaskTraces
 from kworker.worker.handlers.thread_pool import emptied, place_of
 
-SLACK_S = 0.001
+SLACK_S = 0.005
+EACH = 2  # records: one that a handler runs, and one that waits for it
 
 
 class AsyncPool:
     """Runs `async def` handlers on one event loop, at most one for each of `hands`.
 
     A `Hand` is an entry of the scoreboard, in which a handler's record is noted while it runs.
-    Records are handed over in runs. A run is a deque of records, and each coroutine takes its
-    record from the left. While the loop is busy, the poll thread may take unstarted records back
-    from the right.
+    A task takes the records that it runs from the left of a deque, in which some more wait than
+    there are handlers free: so a task whose record has ended has the next one at once. The poll
+    thread may take unstarted records back from the right.
     """
 
     runs_in_order: ClassVar[bool] = False
 
-    def __init__(self, invoke: AsyncInvoke, hands: Sequence[Hand], loop: HandlerLoop) -> None:
+    def __init__(self, steps: AsyncSteps, hands: Sequence[Hand], loop: HandlerLoop) -> None:
         """`loop` belongs to `Handlers`: it is started before this pool, and ended after it."""
-        self._invoke = invoke
+        self._steps = steps
         self._hands = hands
         self._free = list(range(len(hands)))  # touched by the loop's thread only
+        self._most = EACH * len(hands)
+        self._waiting: deque[Record] = deque()  # for a handler to begin them
+        self._resting: list[asyncio.Future[None]] = []  # those for which tasks wait
+        self._begun_last = -1  # the index of the hand with which the last record began
         self.completed = CompletionQueue()
         self._handed = 0  # by the poll thread
-        self._unbegun: list[deque[Record]] = []  # runs that had not begun all records, last turn
         self._finished = 0  # by the loop's thread
         self._times = self.completed.new_times()
         self._loop = loop
@@ -47,10 +54,9 @@ class AsyncPool:
         """Does nothing, because the loop runs since the handlers were opened."""
 
     def feed(self, take: Take) -> int:
-        """Calls `take` for as many records as may start now; returns the number taken."""
-        self._unbegun = [run for run in self._unbegun if run]
-        free = self._free_now()
-        if free > 0 and (run := take(free)):
+        """Calls `take` for as many records as the pool has room for; returns the number taken."""
+        room = self._most - self._in_hand()
+        if room > 0 and (run := take(room)):
             fed = len(run)  # counted before the loop has the run
             self.hand(run)
             return fed
@@ -66,13 +72,13 @@ class AsyncPool:
 
         Returns 0 if a handler is free, so that the poll loop gives this handler a record soon.
         """
-        return 0.0 if self._free_now() else SLACK_S
+        return 0.0 if self._in_hand() < len(self._hands) else SLACK_S
 
     def hand(self, run: deque[Record]) -> None:
-        """Has the loop start a coroutine for each record in `run`. Called by the poll thread."""
+        """Has the loop run these records once handlers are free. Called by the poll thread."""
         self._handed += len(run)
-        self._unbegun.append(run)
-        self._loop.call(self._loop.spawn, self._one, run)
+        self._waiting.extend(run)
+        self._loop.call(self._begin)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
         """Returns an empty list, but logs which code blocks the event loop, if any does.
@@ -85,8 +91,7 @@ class AsyncPool:
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
         """Takes back all records that have not started, whatever their partition."""
-        unbegun, self._unbegun = self._unbegun, []
-        back = [record for run in unbegun for record in emptied(run)]
+        back = emptied(self._waiting)
         self._handed -= len(back)
         return back
 
@@ -105,33 +110,83 @@ class AsyncPool:
         """Lets no further handler begin; those that run go on."""
         self.withdraw(())
         self._loop.stop()
+        self._loop.call_anyway(self._end_rests)
 
-    def _free_now(self) -> int:
-        return len(self._hands) - (self._handed - self._finished)
+    def _in_hand(self) -> int:
+        return self._handed - self._finished
 
-    async def _one(self, run: deque[Record]) -> None:
-        try:
-            record = run.popleft()
-        except IndexError:  # withdrawn
+    def _begin(self) -> None:
+        """Wakes resting tasks for waiting records, and starts new ones if these are too few."""
+        wanted, resting = len(self._waiting), self._resting
+        while wanted and resting:
+            if not (rest := resting.pop()).done():  # else its task was cancelled
+                rest.set_result(None)
+                wanted -= 1
+        if wanted:
+            self._loop.spawn(self._serve, self._waiting, self._free)
+
+    def _end_rests(self) -> None:
+        for rest in self._resting:
+            if not rest.done():
+                rest.set_result(None)
+
+    async def _serve(self, waiting: deque[Record]) -> None:
+        """Runs records one after the other, as long as this task is as good as a new one.
+
+        Rests while none waits. On Python 3.11, a new task costs as much as all else of a record.
+        """
+        if not self._free:
             return
         task = self._loop.hold()
         index = self._free.pop()
-        now_ns = time.monotonic_ns()
-        owned = False
+        traces = TaskTraces(task)
+        traces.begin()
+        hand, (begin, end) = self._hands[index], self._steps
+        words, since_at, place_at = hand.words, hand.since_at, hand.place_at
+        resting, new_rest = self._resting, asyncio.get_running_loop().create_future
         try:
-            self._hands[index].take(place_of(record), now_ns)
-            # Its partition may have been revoked meanwhile: another worker runs it then.
-            owned = record.partition.open
-            record.outcome = await self._invoke(record, now_ns) if owned else NOT_ATTEMPTED
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
-            record.outcome = Failed(error)
-        if owned:
-            self._times.runs.add(1, time.monotonic_ns() - now_ns)
+            while not self._loop.stopped:
+                if not waiting or self._begun_last == index:
+                    # If no other has begun meanwhile, this one may have awaited nothing yet.
+                    self._begun_last = -1
+                    hand.clear()
+                    TASK.set(None)  # which keeps a record
+                    if waiting:
+                        await asyncio.sleep(0)
+                    else:
+                        resting.append(rest := new_rest())
+                        await rest
+                    continue
+                try:
+                    record = waiting.popleft()
+                except IndexError:  # withdrawn
+                    continue
+                self._begun_last, now_ns = index, time.monotonic_ns()
+                try:
+                    words[since_at] = now_ns
+                    words[place_at] = place_of(record)
+                    # Its partition may have been revoked meanwhile: another worker runs it then.
+                    owned = record.partition.open
+                    outcome = end(record, await begin(record, now_ns)) if owned else NOT_ATTEMPTED
+                except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
+                    outcome = Failed(error)
+                if self._has_ended(record, outcome, now_ns) or traces.left():
+                    break
+                del record, outcome  # a rest may be long
+        finally:
+            hand.clear()
+            self._free.append(index)
+            self._loop.release(task)
+            traces.call_as_at_first(self._begin)  # without what a handler has left
+
+    def _has_ended(self, record: Record, outcome: Outcome, began_ns: int) -> bool:
+        """Hands back a record; returns True if its run failed."""
+        if outcome is not NOT_ATTEMPTED:
+            self._times.runs.add(1, time.monotonic_ns() - began_ns)
             if record.is_first_run:
-                self._times.waits.add(1, now_ns - record.taken_ns)
-        self._hands[index].clear()
-        self._free.append(index)
-        self._loop.release(task)
+                self._times.waits.add(1, began_ns - record.taken_ns)
+        record.outcome = outcome
         self._finished += 1
         self.completed.add(record)
         self.completed.wake()
+        return type(outcome) is Failed

@@ -6,8 +6,9 @@ import threading
 import time
 from asyncio import base_events, events
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future, thread
+from contextlib import suppress
 from multiprocessing.util import register_after_fork
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -55,6 +56,11 @@ class HandlerLoop:
         """Calls `function` in the next turn of the loop, unless stopped. Called by any thread."""
         self._loop.call_soon_threadsafe(self._call, function, arguments)
 
+    def call_anyway(self, function: Callable[[], None]) -> None:
+        """Calls `function` as `call` does, also after `stop`; not once the loop is closed."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
     def run(self, function: Callable[[], Awaitable[_Returned]]) -> "Future[_Returned]":
         """Awaits what `function` returns, on the loop. Called by any thread.
 
@@ -66,16 +72,29 @@ class HandlerLoop:
 
         return asyncio.run_coroutine_threadsafe(awaited(), self._loop)
 
-    def spawn(self, begin: Begin[_Item], items: deque[_Item]) -> None:
-        """Starts a coroutine for each item. It must take one of `items` before it awaits anything.
+    @property
+    def stopped(self) -> bool:
+        """True once `stop` or `end` was called: no coroutine is started any more."""
+        return self._stopped
 
-        The coroutine must catch every exception. It calls `hold` at its begin, and `release` at its
-        end. Called on the loop's thread only.
+    def spawn(
+        self, begin: Begin[_Item], items: deque[_Item], free: Collection[object] | None = None
+    ) -> None:
+        """Starts a coroutine for each item, or for each element of `free` if these are fewer.
+
+        The coroutine must take one of `items`, and what it needs of `free`, before it awaits
+        anything; if another one has left none, it ends. It must catch every exception of what it
+        runs. It calls `hold` at its begin, and `release` at its end. Called on the loop's thread
+        only. Does nothing once the loop is stopped.
         """
-        for _ in range(len(items)):
+        wanted = len(items) if free is None else min(len(items), len(free))
+        if self._stopped or not wanted:
+            return
+        for _ in range(wanted):
             self._loop.create_task(begin(items))
-        if items:
-            self._loop.call_soon(self._replace_cancelled, begin, items)
+        # By then each has begun, except those that were cancelled before: a handler may cancel
+        # every task of the loop.
+        self._loop.call_soon(self.spawn, begin, items, free)
 
     def hold(self) -> "asyncio.Task[None]":
         """Returns the running task, and keeps it: the loop itself has only weak references."""
@@ -136,12 +155,6 @@ class HandlerLoop:
         """Waits until the thread has ended, for `timeout_s` at most."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-
-    def _replace_cancelled(self, begin: Begin[_Item], items: deque[_Item]) -> None:
-        # By now each task has begun, except those that were cancelled before: a handler may cancel
-        # every task of the loop.
-        if not self._stopped:
-            self.spawn(begin, items)
 
     def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         if not self._stopped:

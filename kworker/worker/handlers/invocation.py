@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -23,6 +24,22 @@ Notes the message in the `ThreadCall` of this thread.
 """
 AsyncInvoke = Callable[[Record, int], Awaitable[Outcome]]
 """A coroutine function that does the same, and notes the message in its task."""
+
+
+class AsyncSteps(NamedTuple):
+    """The two steps of a run on an event loop, between which the run is awaited.
+
+    `begin` notes the message in the task that calls it. With a coroutine function around both, each
+    record would cost 0.5 to 1 µs more (Python 3.11).
+    """
+
+    begin: Callable[[Record, int], Awaitable[Any]]
+    end: Callable[[Record, Any], Outcome]
+
+    @classmethod
+    def of(cls, invoke: AsyncInvoke) -> "AsyncSteps":
+        """Returns steps of which the first is the whole run."""
+        return cls(invoke, lambda _record, outcome: outcome)
 
 
 def make_invoke(
@@ -53,26 +70,46 @@ def make_invoke(
     )
 
 
-def make_async_invoke(
+def make_async_steps(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
-) -> AsyncInvoke:
-    """Returns a coroutine function that runs a handler. For the parameters see `make_invoke`."""
+) -> AsyncSteps:
+    """Returns the steps that run a handler. For the parameters see `make_invoke`."""
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
     new, set_running = object.__new__, TASK.set
 
-    async def run_one(record: Record, began_ns: int) -> Outcome:
+    def begin(record: Record, began_ns: int) -> Awaitable[Any]:
         message = new(Message)  # and not by its constructor, which is for people
         message._raw = record.raw
         message._attempt = record.attempt
         message._attempts = attempts
         message._deadline_ns = began_ns + timeout_ns
-        set_running(message)  # for its log lines, until the task ends
-        returned = await (only(message) if only else of(record.raw.topic())(message))
+        set_running(message)  # for its log lines
+        run: Awaitable[Any] = only(message) if only else of(record.raw.topic())(message)
+        return run
+
+    def end(record: Record, returned: Any) -> Outcome:
         return NO_RESULTS if returned is None else encode(record, returned)
 
     if handlers.has_on_dead:
-        return _with_async_on_dead(run_one, handlers, attempts, timeout_ns)
+        run_one = _whole(AsyncSteps(begin, end))
+        return AsyncSteps.of(_with_async_on_dead(run_one, handlers, attempts, timeout_ns))
+    return AsyncSteps(begin, end)
+
+
+def make_async_invoke(
+    handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
+) -> AsyncInvoke:
+    """Returns a coroutine function that runs a handler. For the parameters see `make_invoke`."""
+    return _whole(make_async_steps(handlers, encoder, timeout_s, attempts))
+
+
+def _whole(steps: AsyncSteps) -> AsyncInvoke:
+    begin, end = steps
+
+    async def run_one(record: Record, began_ns: int) -> Outcome:
+        return end(record, await begin(record, began_ns))
+
     return run_one
 
 

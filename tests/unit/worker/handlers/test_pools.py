@@ -9,11 +9,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
+from kworker.core.message import Fields
 from kworker.core.outcome import (
     NO_RESULTS,
     DeadLettered,
@@ -25,9 +28,11 @@ from kworker.core.outcome import (
 )
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
+from kworker.log.running import TASK
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.handler_loop import NEW_LOOP, HandlerLoop, NewLoop
+from kworker.worker.handlers.invocation import AsyncSteps, message_of
 from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.thread_pool import ThreadPool
 from tests.support.event_loops import EVENT_LOOPS
@@ -110,7 +115,7 @@ def _loops(new_loop: NewLoop) -> Iterator[Pools]:
         slot = Scoreboard(1, count).slots[0]
         made.append(HandlerLoop(new_loop))
         made[-1].start()
-        return AsyncPool(work, [slot.hand(i) for i in range(count)], made[-1])
+        return AsyncPool(AsyncSteps.of(work), [slot.hand(i) for i in range(count)], made[-1])
 
     yield make
     for loop in made:
@@ -607,7 +612,178 @@ def test_a_handler_that_nothing_else_refers_to_is_not_collected(loops: Pools) ->
     assert [record.outcome for record in ended(pool, 1)] == [NO_RESULTS]
 
 
-def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
+def names_of_tasks(loops: Pools, act: Callable[[], object]) -> list[str]:
+    """Runs three records with one hand, the first with `act`; returns the names of their tasks."""
+    names: list[str] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        names.append(f"{task.get_name()} {VARIABLE.get()}")
+        del task
+        if record.offset == 1:
+            act()
+        await asyncio.sleep(0)
+        return NO_RESULTS
+
+    pool = loops(work, 1)
+    pool.hand(a_run(1, 2, 3))
+    assert len(ended(pool, 3)) == 3
+    return names
+
+
+def test_a_task_runs_one_record_after_the_other(loops: Pools) -> None:
+    """A new one costs as much as all else of a record."""
+    assert len(set(names_of_tasks(loops, lambda: None))) == 1
+
+
+VARIABLE: ContextVar[object] = ContextVar("variable", default=None)
+KEPT: list[object] = []
+
+
+def fails() -> None:
+    raise ValueError("no")
+
+
+def of_task(act: Callable[["asyncio.Task[Any]"], object]) -> Callable[[], object]:
+    def acts() -> object:
+        task = asyncio.current_task()
+        assert task is not None
+        return act(task)
+
+    return acts
+
+
+LEFT: dict[str, Callable[[], object]] = {
+    "a context variable": lambda: VARIABLE.set("of the first"),
+    "a value that compares badly": lambda: VARIABLE.set(Incomparable()),
+    "a reference": lambda: KEPT.append(asyncio.current_task()),
+    "a weak reference": lambda: KEPT.append(WeakSet(filter(None, [asyncio.current_task()]))),
+    "a callback": of_task(lambda task: task.add_done_callback(KEPT.append)),
+    "a cancellation": of_task(lambda task: task.cancel()),
+    "a name": of_task(lambda task: task.set_name("the first")),
+    "a failure": fails,
+}
+
+
+class Incomparable:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_what_a_handler_leaves_in_its_task_ends_with_it(loops: Pools, left: str) -> None:
+    """The next record would find it there, or be cancelled in the first one's place."""
+    first, second, third = names_of_tasks(loops, LEFT[left])
+    assert second != first
+    assert second.endswith("None")
+    assert second == third
+    KEPT.clear()
+
+
+def test_a_handler_that_resets_its_variable_leaves_nothing(loops: Pools) -> None:
+    def set_and_reset() -> None:
+        VARIABLE.reset(VARIABLE.set("for a while"))
+
+    assert len(set(names_of_tasks(loops, set_and_reset))) == 1
+
+
+def test_handlers_that_never_await_let_others_have_the_loop(loops: Pools) -> None:
+    """A task with the next record at hand would keep it."""
+    seen: list[str] = []
+
+    async def work(record: Record, _began: float) -> Outcome:
+        seen.append(f"record {record.offset}")
+        asyncio.get_running_loop().call_soon(seen.append, f"callback {record.offset}")
+        return NO_RESULTS
+
+    pool = loops(work, 1)
+    pool.hand(a_run(1, 2))
+    ended(pool, 2)
+    eventually(lambda: len(seen) == 4, timeout_s=WAIT_S)
+    assert seen == ["record 1", "callback 1", "record 2", "callback 2"]
+
+
+def test_tasks_cancelled_between_records_take_none_along(loops: Pools) -> None:
+    """They have no handler then that could be told."""
+
+    async def work(record: Record, _began: float) -> Outcome:
+        if record.offset % 3 == 1:
+            for task in asyncio.all_tasks():
+                task.cancel()
+        return NO_RESULTS
+
+    pool = loops(work, 3)
+    pool.hand(a_run(*range(50)))
+    assert sorted(record.offset for record in ended(pool, 50)) == list(range(50))
+    pool.hand(a_run(50))
+    assert [record.offset for record in ended(pool, 1)] == [50]
+
+
+def test_a_task_that_rests_runs_the_next_record_that_comes(loops: Pools) -> None:
+    """Else each record would need a new task while handlers are free."""
+    names: list[str] = []
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        names.append(asyncio.current_task().get_name())  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+        return NO_RESULTS
+
+    pool = loops(work, 4)
+    for offset in range(5):
+        pool.hand(a_run(offset))
+        ended(pool, 1)
+        eventually(lambda: bool(pool._resting), timeout_s=WAIT_S)
+    assert len(set(names)) == 1
+
+
+class Payload(Fields):
+    """A record of the client to which a test can have a weak reference."""
+
+
+def test_a_task_that_rests_keeps_no_record(loops: Pools) -> None:
+    """As many as there may be handlers would stay in memory."""
+
+    async def work(record: Record, _began: float) -> Outcome:
+        TASK.set(message_of(record, 1, 0))
+        return NO_RESULTS
+
+    pool = loops(work, 1)
+    run = a_run(1)
+    run[0].raw = Payload(("t", 0, 1), 0, None, b"", ())
+    payload = weakref.ref(run[0].raw)
+    pool.hand(run)
+    ended(pool, 1)
+    eventually(lambda: bool(pool._resting), timeout_s=WAIT_S)
+    del run
+    assert payload() is None
+
+
+def test_the_end_of_a_pool_ends_the_tasks_that_rest(loops: Pools) -> None:
+    """A user's `close` may wait for all other tasks of the loop."""
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        return NO_RESULTS
+
+    async def others() -> int:
+        await asyncio.sleep(0)
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        await asyncio.gather(*waiting)
+        return len(waiting)
+
+    pool = loops(work, 3)
+    pool.hand(a_run(1, 2, 3))
+    ended(pool, 3)
+    eventually(lambda: len(pool._resting) == 3, timeout_s=WAIT_S)
+    pool.stop()
+    pool._loop.run(others).result(WAIT_S)
+    assert pool._loop._tasks == set()
+
+
+def test_a_record_for_each_hand_waits_beside_the_loop(loops: Pools) -> None:
+    """So a handler that ends has the next at once; they are withdrawn as all others."""
     release = threading.Event()
 
     async def work(_record: Record, _began: float) -> Outcome:
@@ -615,11 +791,13 @@ def test_a_loop_wants_as_many_as_it_has_hands(loops: Pools) -> None:
         return NO_RESULTS
 
     pool = loops(work, 3)
-    left = deque(a_run(*range(7)))
-    assert pool.feed(from_left(left)) == 3
+    left = deque(a_run(*range(9)))
+    assert pool.feed(from_left(left)) == 6
     assert pool.feed(from_left(left)) == 0
+    eventually(lambda: not pool._free, timeout_s=WAIT_S)
+    assert [record.offset for record in pool.withdraw(())] == [3, 4, 5]
     release.set()
-    ended(pool, 3)
+    assert len(ended(pool, 3)) == 3
     assert pool.feed(from_left(left)) == 3
 
 
@@ -631,7 +809,7 @@ def test_a_busy_loops_unstarted_records_are_withdrawn(loops: Pools) -> None:
     async def work(record: Record, began: float) -> Outcome:
         return gates.work(record, began)  # keeps the loop
 
-    pool = loops(work, 4)
+    pool = loops(work, 2)
     left = deque(a_run(0, 1, 2, 3, 4, 5))
     assert pool.feed(from_left(left)) == 4
     gates.until_begun(0)

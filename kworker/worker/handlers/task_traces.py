@@ -1,0 +1,53 @@
+"""What a handler may leave behind in the task that has run it."""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from operator import is_not
+from sys import getrefcount
+from typing import Any
+from weakref import getweakrefcount
+
+from kworker.log.running import TASK
+
+
+class TaskTraces:
+    """Tells whether handlers have left anything in a task, which must then not run another record.
+
+    A handler may set context variables, have the task cancelled, add a callback for its end, name
+    it, or keep it, for example as the key of a dictionary. Owned by the task.
+    """
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self._task = task
+        self._name = task.get_name()
+        self._context = Context()
+        self._references = 0
+
+    def begin(self) -> None:
+        """Notes how the task is before its first handler. Called by the running task itself."""
+        TASK.set(None)
+        self._context = copy_context()
+        self._references = self._count_references()
+
+    def left(self) -> bool:
+        """Returns True if the task differs from what it was, so that it must end."""
+        if self._count_references() != self._references:  # first, as `task` is one more
+            return True
+        task, context, before = self._task, copy_context(), self._context
+        return bool(
+            task.cancelling()
+            or task._callbacks
+            or task.get_name() != self._name
+            # None of the first variables can be missing: only a context that sets one can reset it.
+            or len(context) != len(before)
+            # By identity, since values may have comparisons of their own. `TASK` is kworker's own.
+            or sum(map(is_not, context.values(), before.values())) > (TASK.get() is not None)
+        )
+
+    def call_as_at_first(self, function: Callable[[], None]) -> None:
+        """Calls `function` with the context variables as they were before the first handler."""
+        self._context.run(function)
+
+    def _count_references(self) -> int:
+        return getrefcount(self._task) + getweakrefcount(self._task)
