@@ -22,7 +22,8 @@ from typing import NamedTuple
 import kworker
 from bench import ours
 from bench.handwritten import NO_OP_THREADS
-from bench.place import Place, Stolen, free_port, servers
+from bench.place import Place, free_port, servers
+from bench.steal import Stolen
 from bench.topic import TOPIC, Group, fill
 from bench.watched import Broken
 from kworker.instance.state_folder import StateFolder

@@ -1,9 +1,13 @@
-"""The contenders of the benchmark, what each is compared with, and the ratios that are wanted."""
+"""The contenders of the benchmark, what each is compared with, and the ratios that are wanted.
+
+It has more than 300 lines, since it is one table.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from bench.frameworks import Program
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 from bench.ours import Service
 from bench.topic import DISTINCT, HOT, HOT_EVERY, TOPIC
@@ -12,8 +16,76 @@ ALL = 1.0
 MANY_THREADS = 256
 PRODUCING = WAIT_THREADS  # of Parallel Consumer: each waits until its result is acknowledged
 TASKS, MANY_TASKS = 1_000, 4_000
-SINGLE, BATCH = {"BENCH_FASTSTREAM": "single"}, {"BENCH_FASTSTREAM": "batch"}
-BY_KEY, UNORDERED = {"BENCH_ORDERING": "KEY"}, {"BENCH_ORDERING": "UNORDERED"}
+COMPUTE = "compute"  # the handler that takes CPU time
+
+
+class Mode(NamedTuple):
+    """A framework in one way to use it: `probe` and `lacks` are as in `Contender`."""
+
+    rival: str
+    probe: str
+    lacks: str
+    variables: Mapping[str, str]
+
+
+KEY_ORDER, RETRIES, DEAD = "order by key", "retries in a delay topic", "dead letters"
+EXACTLY_ONCE, IN_TOPIC = "exactly once", "results"
+
+QUIX = Mode("quix", "Quix Streams", f"{RETRIES}, {DEAD}", {})
+ARROYO = Mode("arroyo", "arroyo, serial", f"{RETRIES}, {EXACTLY_ONCE}", {"BENCH_ARROYO": "serial"})
+ARROYO_THREADS = Mode(
+    "arroyo", "arroyo, threads", f"{KEY_ORDER}, {ARROYO.lacks}", {"BENCH_ARROYO": "threads"}
+)
+ARROYO_PROCESSES = Mode(
+    "arroyo", "arroyo, processes", ARROYO_THREADS.lacks, {"BENCH_ARROYO": "processes"}
+)
+AIOKAFKA = Mode(
+    "aiokafka",
+    "aiokafka, tasks without order",
+    f"{KEY_ORDER}, {RETRIES}, {DEAD}, {EXACTLY_ONCE}",
+    {},
+)
+FASTSTREAM = Mode(
+    "faststream",
+    "FastStream, a record a call",
+    f"{RETRIES}, {DEAD}, {EXACTLY_ONCE}",
+    {"BENCH_FASTSTREAM": "single"},
+)
+FASTSTREAM_BATCHES = Mode(
+    "faststream", "FastStream, batches", FASTSTREAM.lacks, {"BENCH_FASTSTREAM": "batch"}
+)
+# The handlers of a batch that wait all run at the same time.
+FASTSTREAM_AT_ONCE = FASTSTREAM_BATCHES._replace(lacks=f"{KEY_ORDER}, {FASTSTREAM.lacks}")
+CELERY = Mode(
+    "celery",
+    "Celery with Redis, without order",
+    f"a reader of Kafka, {KEY_ORDER}, {RETRIES}, {DEAD}, {EXACTLY_ONCE}, {IN_TOPIC}",
+    {},
+)
+PARALLEL = Mode(
+    "parallel-consumer",
+    "Parallel Consumer, by key",
+    f"{RETRIES}, {DEAD}",
+    {"BENCH_ORDERING": "KEY"},
+)
+PARALLEL_TRANSACTIONAL = PARALLEL._replace(probe="Parallel Consumer, transactional")
+PARALLEL_UNORDERED = Mode(
+    "parallel-consumer",
+    "Parallel Consumer, unordered",
+    f"{KEY_ORDER}, {PARALLEL.lacks}",
+    {"BENCH_ORDERING": "UNORDERED"},
+)
+# Of what is written by hand.
+LOOP_LACKS = f"commits after the handler, {RETRIES}, {DEAD}, {EXACTLY_ONCE}, {IN_TOPIC}"
+POOL_LACKS = f"{KEY_ORDER}, {RETRIES}, {DEAD}, {EXACTLY_ONCE}, {IN_TOPIC}"
+SET_NX_LACKS = f"{RETRIES}, {DEAD}, {EXACTLY_ONCE}, {IN_TOPIC}"
+BARE_LACKS = "everything but the handler"
+
+# The probes of what is no framework.
+POOL, POOL_WAITS = "hand-written pool", "hand-written pool, another way"
+SET_NX = "raw poll(), one SET NX a record"
+KWORKER, KWORKER_TASKS, KWORKER_CLAIMS = "kworker", "kworker, tasks", "kworker, idempotent"
+KWORKER_ONCE, KWORKER_PARTITIONS = "kworker, exactly once", "kworker, in the order of partitions"
 
 
 @dataclass(frozen=True)
@@ -22,6 +94,12 @@ class Contender:
 
     With `rival` it is a framework; else, with a handler, kworker; else `bench.handwritten` has it,
     by its own name or by `loop`.
+
+    `probe` names the row of `bench.latency` that tells whether it lets other keys wait behind a
+    slow one: a property of a framework in a mode, whatever the handler is. Without a handler there
+    is none. `lacks` names what it does not have of: order by key, commits after the handler,
+    retries in a delay topic, dead letters, exactly once, results. A framework has what it offers,
+    used here or not; what is written by hand has only what is written.
     """
 
     name: str
@@ -41,6 +119,20 @@ class Contender:
     ordering: str = "key"
     rest: float = 0.0  # share of the records that are timed, if the handler tells them apart
     part: float = 0.5  # share of the records: slow contenders read fewer
+    probe: str = ""
+    lacks: str = ""
+
+    def program(self, records: int) -> Program:
+        """The program to run, of a rival."""
+        return Program(
+            self.rival,
+            self.handler,
+            self.concurrency,
+            exactly_once=self.exactly_once,
+            topic=self.topic,
+            rest=round(records * self.rest),
+            variables=self.variables,
+        )
 
     def service(self, records: int) -> Service:
         """The service to run, of kworker."""
@@ -57,53 +149,43 @@ class Contender:
         )
 
 
-def _rival(rival: str, name: str, what: str, handler: str, part: float, **more: Any) -> Contender:
-    return Contender(name, what, handler=handler, rival=rival, part=part, **more)
+def _loop(name: str, what: str) -> Contender:
+    return Contender(name, what, part=ALL, lacks=LOOP_LACKS)
+
+
+def _pool(name: str, what: str, probe: str) -> Contender:
+    return Contender(name, what, ("poll",), part=0.12, probe=probe, lacks=POOL_LACKS)
+
+
+def _rival(mode: Mode, name: str, what: str, handler: str, part: float, **more: Any) -> Contender:
+    return Contender(name, what, handler=handler, part=part, **mode._asdict(), **more)
 
 
 POOLS = ("pool", "pool-waits")
 FRAMEWORKS = ("quix", "arroyo", "parallel")
-PARALLEL = "parallel-consumer"
 
 NO_OP = (
-    Contender("poll-default", "raw poll(), librdkafka's defaults", part=ALL),
-    Contender("consume-default", "raw consume(500), librdkafka's defaults", part=ALL),
-    Contender("poll", "raw poll(), tuned", part=ALL),
-    Contender("consume", "raw consume(500), tuned", part=ALL),
-    Contender("pool", "hand-written pool, tuned, commits a batch", ("poll",), part=0.12),
-    Contender("pool-waits", "the same, written another way", ("poll",), part=0.12),
-    _rival("quix", "quix", "Quix Streams", "no_op", 0.15),
-    _rival("arroyo", "arroyo", "arroyo, serial", "no_op", 0.15),
-    _rival(
-        "aiokafka", "aiokafka", "aiokafka, tasks without order", "no_op", 0.15, concurrency=TASKS
-    ),
-    _rival(
-        "faststream", "faststream", "FastStream, a record a call", "no_op", 0.006, variables=SINGLE
-    ),
-    _rival(
-        "faststream",
-        "faststream-batches",
-        "FastStream, 1,000 a call",
-        "no_op",
-        0.5,
-        variables=BATCH,
-    ),
-    _rival("celery", "celery", "Celery with Redis, without order", "no_op", 0.0015),
-    _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.25, variables=BY_KEY),
-    _rival(
-        PARALLEL,
-        "parallel-unordered",
-        "Parallel Consumer, unordered",
-        "no_op",
-        0.25,
-        variables=UNORDERED,
-    ),
+    _loop("poll-default", "raw poll(), librdkafka's defaults"),
+    _loop("consume-default", "raw consume(500), librdkafka's defaults"),
+    _loop("poll", "raw poll(), tuned"),
+    _loop("consume", "raw consume(500), tuned"),
+    _pool("pool", "hand-written pool, tuned, commits a batch", POOL),
+    _pool("pool-waits", "the same, written another way", POOL_WAITS),
+    _rival(QUIX, "quix", "Quix Streams", "no_op", 0.15),
+    _rival(ARROYO, "arroyo", "arroyo, serial", "no_op", 0.15),
+    _rival(AIOKAFKA, "aiokafka", "aiokafka, tasks without order", "no_op", 0.15, concurrency=TASKS),
+    _rival(FASTSTREAM, "faststream", "FastStream, a record a call", "no_op", 0.006),
+    _rival(FASTSTREAM_BATCHES, "faststream-batches", "FastStream, 1,000 a call", "no_op", 0.5),
+    _rival(CELERY, "celery", "Celery with Redis, without order", "no_op", 0.0015),
+    _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.25),
+    _rival(PARALLEL_UNORDERED, "parallel-unordered", "Parallel Consumer, unordered", "no_op", 0.25),
     Contender(
         "kworker",
         "kworker, no-op, key order, commits",
         ("poll", *POOLS, *FRAMEWORKS),
         "no_op",
         part=0.6,
+        probe=KWORKER,
     ),
     Contender(
         "kworker-retries",
@@ -112,6 +194,7 @@ NO_OP = (
         "no_op",
         retries=5_000,
         part=0.6,
+        probe=KWORKER,
     ),
     Contender(
         "kworker-partitions",
@@ -120,6 +203,7 @@ NO_OP = (
         "no_op",
         ordering="partition",
         part=0.6,
+        probe=KWORKER_PARTITIONS,
     ),
 )
 
@@ -130,6 +214,7 @@ RESULTS = (
         ("poll", *POOLS),
         "result",
         part=0.25,
+        probe=KWORKER,
     ),
     Contender(
         "kworker-exactly-once",
@@ -138,11 +223,12 @@ RESULTS = (
         "result",
         exactly_once=True,
         part=0.25,
+        probe=KWORKER_ONCE,
     ),
-    _rival("quix", "quix-decoded", "Quix, JSON and a result", "decoded", 0.1),
-    _rival("arroyo", "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.05),
+    _rival(QUIX, "quix-decoded", "Quix, JSON and a result", "decoded", 0.1),
+    _rival(ARROYO, "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.05),
     _rival(
-        "aiokafka",
+        AIOKAFKA,
         "aiokafka-decoded",
         "aiokafka, JSON and a result",
         "decoded",
@@ -150,12 +236,11 @@ RESULTS = (
         concurrency=TASKS,
     ),
     _rival(
-        "faststream",
+        FASTSTREAM_BATCHES,
         "faststream-decoded",
         "FastStream, the same in batches",
         "decoded",
         0.03,
-        variables=BATCH,
     ),
     _rival(
         PARALLEL,
@@ -164,7 +249,6 @@ RESULTS = (
         "decoded",
         0.05,
         concurrency=PRODUCING,
-        variables=BY_KEY,
     ),
     Contender(
         "kworker-decoded",
@@ -172,9 +256,10 @@ RESULTS = (
         ("poll", *POOLS, "quix-decoded", "arroyo-decoded", "parallel-decoded"),
         "decoded",
         part=0.2,
+        probe=KWORKER,
     ),
     _rival(
-        "quix",
+        QUIX,
         "quix-exactly-once",
         "Quix, the same exactly once",
         "decoded",
@@ -182,13 +267,12 @@ RESULTS = (
         exactly_once=True,
     ),
     _rival(
-        PARALLEL,
+        PARALLEL_TRANSACTIONAL,
         "parallel-exactly-once",
         "Parallel Consumer, transactional",
         "decoded",
         0.04,
         concurrency=PRODUCING,
-        variables=BY_KEY,
         exactly_once=True,
     ),
     Contender(
@@ -198,6 +282,7 @@ RESULTS = (
         "decoded",
         exactly_once=True,
         part=0.2,
+        probe=KWORKER_ONCE,
     ),
 )
 
@@ -209,13 +294,29 @@ def _waiting(
 
 
 WAITING = (
-    _waiting("threads", "64 bare threads, 10 ms, no Kafka", concurrency=WAIT_THREADS),
+    _waiting(
+        "threads",
+        "64 bare threads, 10 ms, no Kafka",
+        concurrency=WAIT_THREADS,
+        lacks=BARE_LACKS,
+    ),
     _waiting(
         "pool-sleeps",
         "hand-written pool of 64, 10 ms each",
         "threads",
         concurrency=WAIT_THREADS,
         part=0.5,
+        probe=POOL,
+        lacks=POOL_LACKS,
+    ),
+    _waiting(
+        "quix-wait",
+        "Quix, 10 ms each, one after the other",
+        "threads",
+        concurrency=1,
+        handler="wait",
+        part=0.008,
+        **QUIX._asdict(),
     ),
     _waiting(
         "arroyo-wait",
@@ -223,8 +324,8 @@ WAITING = (
         "threads",
         concurrency=WAIT_THREADS,
         handler="wait",
-        rival="arroyo",
         part=0.5,
+        **ARROYO_THREADS._asdict(),
     ),
     _waiting(
         "celery-wait",
@@ -232,8 +333,8 @@ WAITING = (
         "threads",
         concurrency=WAIT_THREADS,
         handler="wait",
-        rival="celery",
         part=0.05,
+        **CELERY._asdict(),
     ),
     _waiting(
         "parallel-wait",
@@ -241,19 +342,20 @@ WAITING = (
         "threads",
         concurrency=WAIT_THREADS,
         handler="wait",
-        rival=PARALLEL,
-        variables=BY_KEY,
         part=0.5,
+        **PARALLEL._asdict(),
     ),
     _waiting(
         "kworker-wait",
         "kworker, 64 threads, 10 ms each",
         "threads",
         "pool-sleeps",
+        "quix-wait",
         "arroyo-wait",
         "parallel-wait",
         concurrency=WAIT_THREADS,
         handler="wait",
+        probe=KWORKER,
     ),
     _waiting(
         "kworker-wait-claims",
@@ -262,6 +364,7 @@ WAITING = (
         concurrency=WAIT_THREADS,
         handler="wait",
         claims=True,
+        probe=KWORKER_CLAIMS,
     ),
     _waiting(
         "threads-256",
@@ -269,14 +372,25 @@ WAITING = (
         concurrency=MANY_THREADS,
         part=3.0,
         loop="threads",
+        lacks=BARE_LACKS,
+    ),
+    _waiting(
+        "parallel-wait-256",
+        "Parallel Consumer, 256 threads, by key",
+        "threads-256",
+        concurrency=MANY_THREADS,
+        handler="wait",
+        **PARALLEL._asdict(),
     ),
     _waiting(
         "kworker-wait-256",
         "kworker, 256 threads, 10 ms each",
         "threads-256",
+        "parallel-wait-256",
         concurrency=MANY_THREADS,
         part=3.0,
         handler="wait",
+        probe=KWORKER,
     ),
 )
 
@@ -286,29 +400,27 @@ def _tasks(name: str, what: str, *beside: str, concurrency: int = TASKS, **more:
 
 
 TASKS_WAITING = (
-    _tasks("tasks-1000", "1,000 tasks of asyncio, 10 ms, no Kafka", loop="tasks"),
+    _tasks("tasks-1000", "1,000 tasks of asyncio, 10 ms, no Kafka", loop="tasks", lacks=BARE_LACKS),
     _tasks(
         "aiokafka-wait",
         "aiokafka, 1,000 tasks, 10 ms each",
         "tasks-1000",
         handler="wait",
-        rival="aiokafka",
+        **AIOKAFKA._asdict(),
     ),
     _tasks(
         "faststream-wait",
         "FastStream, batches of 1,000, 10 ms each",
         "tasks-1000",
         handler="wait",
-        rival="faststream",
-        variables=BATCH,
+        **FASTSTREAM_AT_ONCE._asdict(),
     ),
     _tasks(
         "parallel-wait-1000",
         "Parallel Consumer, 1,000 threads, by key",
         "tasks-1000",
         handler="wait",
-        rival=PARALLEL,
-        variables=BY_KEY,
+        **PARALLEL._asdict(),
     ),
     _tasks(
         "kworker-tasks-1000",
@@ -318,12 +430,14 @@ TASKS_WAITING = (
         "faststream-wait",
         "parallel-wait-1000",
         handler="wait_async",
+        probe=KWORKER_TASKS,
     ),
     _tasks(
         "tasks-4000",
         "4,000 tasks of asyncio, 10 ms, no Kafka",
         concurrency=MANY_TASKS,
         loop="tasks",
+        lacks=BARE_LACKS,
     ),
     _tasks(
         "kworker-tasks-4000",
@@ -331,24 +445,50 @@ TASKS_WAITING = (
         "tasks-4000",
         concurrency=MANY_TASKS,
         handler="wait_async",
+        probe=KWORKER_TASKS,
     ),
 )
 
 CLAIMS = (
-    Contender("set-nx", "raw poll(), one SET NX a record", part=0.012),
     Contender(
-        "kworker-claims", "kworker, no-op, idempotent", ("set-nx",), "no_op", claims=True, part=0.12
+        "set-nx", "raw poll(), one SET NX a record", part=0.012, probe=SET_NX, lacks=SET_NX_LACKS
+    ),
+    Contender(
+        "kworker-claims",
+        "kworker, no-op, idempotent",
+        ("set-nx",),
+        "no_op",
+        claims=True,
+        part=0.12,
+        probe=KWORKER_CLAIMS,
     ),
 )
 
 
 DISTURBED = 0.1  # share of the records in each topic of keys of their own
 OTHERS = 1 - 1 / HOT_EVERY
+# Of a topic's end: there may be a few more slow records than one of a hundred.
+OTHERS_OF_PART = OTHERS - 0.01
 
 
 def _disturbed(name: str, what: str, *beside: str, **more: Any) -> Contender:
     # So many tasks that those of slow records leave enough for the others.
-    return Contender(name, what, beside, concurrency=MANY_TASKS, part=DISTURBED, **more)
+    return Contender(
+        name, what, beside, concurrency=MANY_TASKS, part=DISTURBED, probe=KWORKER_TASKS, **more
+    )
+
+
+def _disturbed_parallel(name: str, what: str, *beside: str, **more: Any) -> Contender:
+    return Contender(
+        name,
+        what,
+        beside,
+        concurrency=TASKS,
+        part=0.025,
+        rest=OTHERS_OF_PART,
+        **more,
+        **PARALLEL._asdict(),
+    )
 
 
 DISTURBANCES = (
@@ -375,16 +515,49 @@ DISTURBANCES = (
         topic=HOT,
         rest=OTHERS,
     ),
+    _disturbed_parallel(
+        "parallel-even",
+        "Parallel Consumer, 1,000 threads, by key",
+        handler="wait_hot",
+        topic=DISTINCT,
+    ),
+    _disturbed_parallel(
+        "parallel-slow",
+        "the same, 1 % take 500 ms: the others",
+        "parallel-even",
+        handler="wait_slow",
+        topic=DISTINCT,
+    ),
+    _disturbed_parallel(
+        "parallel-hot",
+        "the same, 1 % have one key: the others",
+        "parallel-even",
+        handler="wait_hot",
+        topic=HOT,
+    ),
     Contender(
-        "kworker-compute", "kworker, 200 µs of CPU, one process", handler="compute", part=0.015
+        "kworker-compute",
+        "kworker, 200 µs of CPU, one process",
+        handler=COMPUTE,
+        part=0.015,
+        probe=KWORKER,
     ),
     Contender(
         "kworker-compute-2",
         "the same, two processes",
-        ("kworker-compute",),
-        handler="compute",
+        ("kworker-compute", "arroyo-compute-2"),
+        handler=COMPUTE,
         processes=2,
         part=0.015,
+        probe=KWORKER,
+    ),
+    _rival(
+        ARROYO_PROCESSES,
+        "arroyo-compute-2",
+        "arroyo, 200 µs of CPU, two processes",
+        COMPUTE,
+        0.015,
+        concurrency=2,
     ),
 )
 

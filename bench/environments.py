@@ -1,19 +1,38 @@
-"""An environment for each rival: its own packages, kept in `.bench-rivals` until they change."""
+"""An environment for each rival: its own packages, kept in `.bench-rivals` until they change.
+
+What is written by hand runs in kworker's own environment, of which this module tells the versions.
+"""
 
 import hashlib
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 
+import confluent_kafka
+
 from bench.place import ROOT
+from kworker import jars
+from kworker.sandbox.redis import find_redis
 
 SOURCES = ROOT / "bench" / "rivals"
 FOLDER = ROOT / ".bench-rivals"
 JAVA_HEAP = "-Xmx2g"
 SHOWN = 500  # characters of what Maven says
+# Packages of raw loops, pools, bare tasks and Spark jobs, by the name that they have in a report.
+PACKAGES = {
+    "confluent-kafka": "confluent-kafka",
+    "orjson": "orjson",
+    "pyarrow": "pyarrow",
+    "pyspark": "pyspark",
+    "redis-py": "redis",
+    "uvloop": "uvloop",
+}
 
 
 class Unavailable(Exception):
@@ -78,3 +97,30 @@ def _build(folder: Path, sources: Path) -> None:
 def _jar(folder: Path) -> Path:
     [jar] = (folder / "build").glob("*.jar")
     return jar
+
+
+def versions() -> dict[str, str]:
+    """Returns what kworker and everything without an environment of its own runs on, by name.
+
+    A package that is not installed is left out. Raises `ConfigError` without Java or a Redis.
+    """
+    found = {"Python": platform.python_version(), "librdkafka": confluent_kafka.libversion()[0]}
+    for name, package in PACKAGES.items():
+        try:
+            found[name] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["delta-spark"] = jars.DELTA.version
+    found["Apache Kafka"] = jars.KAFKA.version
+    found["Java"] = _said([str(jars.java_of_environment()), "-version"], r'version "([^"]+)"')
+    found["Redis"] = _said([str(find_redis()), "--version"], r"v=(\S+)")
+    return {name: f"{name} {version}" for name, version in found.items()}
+
+
+def _said(command: list[str], pattern: str) -> str:
+    """Returns the version in what a command prints, or else "of an unknown version"."""
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    version = re.search(pattern, done.stdout + done.stderr)
+    return version[1] if version else "of an unknown version"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import environments
 from bench.place import Place
-from bench.topic import ALL, TOPIC, Group, count_records, create
+from bench.topic import TOPIC, Group, count_records, create
 from bench.watched import Broken, Measured, wait_until_done
 
 STOP_S = 20.0
@@ -30,13 +30,17 @@ COMMANDS: Mapping[str, Callable[[], list[str]]] = {
 
 @dataclass(frozen=True)
 class Program:
-    """What a rival does in a run. `variables` are its own settings, such as BENCH_ORDERING."""
+    """What a rival does in a run. `variables` are its own settings, such as BENCH_ORDERING.
+
+    With `rest`, the time ends with so many of the records that the handler counts as the others.
+    """
 
     rival: str
     handler: str
     concurrency: int
     exactly_once: bool = False
     topic: str = TOPIC
+    rest: int = 0
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, place: Place, run: str) -> dict[str, str]:
@@ -52,6 +56,8 @@ class Program:
             "BENCH_CONCURRENCY": str(self.concurrency),
             "BENCH_GUARANTEE": "exactly-once" if self.exactly_once else "at-least-once",
             "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
+            "BENCH_REST": str(self.rest),
+            "BENCH_REST_ENDED": str(place.folder / f"{run}.rest-ended"),
             **self.variables,
         }
 
@@ -59,11 +65,13 @@ class Program:
 def measure(place: Place, run: str, program: Program, records: int) -> Measured:
     """Measures the time from the first record read to the last one committed.
 
-    Raises Broken if results are missing, and Unavailable if the rival cannot run here.
+    With `program.rest`, the time is that until so many others had ended. The program reads the last
+    records of the topic. Raises Broken if results are missing, or others, and Unavailable if the
+    rival cannot run here.
     """
     command = COMMANDS[program.rival]()
     group = Group(place.kafka, run, program.topic)
-    records = group.begin(records if program.topic == TOPIC else ALL)
+    records = group.begin(records)
     produces = program.handler == "decoded"
     if produces:
         create(place.kafka, f"{run}.results")
@@ -75,7 +83,15 @@ def measure(place: Place, run: str, program: Program, records: int) -> Measured:
         group.close()
     if produces and (results := count_records(place.kafka, f"{run}.results")) < records:
         raise Broken(f"{program.rival}: {results:,} results of {records:,} records")
-    return measured
+    return _of_the_rest(place, run, program, measured) if program.rest else measured
+
+
+def _of_the_rest(place: Place, run: str, program: Program, measured: Measured) -> Measured:
+    begun, ended = ((place.folder / f"{run}.{what}") for what in ("begun", "rest-ended"))
+    if not ended.exists():
+        raise Broken(f"{program.rival}: fewer than {program.rest:,} others ended")
+    seconds = float(ended.read_text()) - float(begun.read_text())
+    return measured._replace(records=program.rest, seconds=seconds)
 
 
 def version(place: Place, run: str) -> str:

@@ -106,6 +106,14 @@ def probed(message: Message) -> dict:
     return result
 
 
+async def probed_async(message: Message) -> dict:
+    """The same, on an event loop."""
+    result = decoded(message)
+    if result["total"] == PROBE_TOTAL:
+        await asyncio.sleep(PROBE_S)
+    return result
+
+
 def located(message: Message) -> dict:
     """As `called`, with the process that handles the record."""
     return {**called(message), "process": os.getpid()}

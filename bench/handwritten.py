@@ -2,12 +2,14 @@
 
 Run as a program, one contender each time: `python -m bench.handwritten pool …`. It prints
 the number of records, the seconds from the first record to the last one done (or committed, if the
-contender commits), and its peak memory in bytes, as a list in JSON.
+contender commits), and its peak memory in bytes, as a list in JSON. With `--results` the handler is
+that of the probe, which produces; then it runs until a signal ends it.
 """
 
 import argparse
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from threading import Thread
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, Message, Producer
 from redis import Redis
 
+from bench.handlers import PROBE_S, PROBE_TOTAL
+from bench.place import Place
 from bench.topic import TOPIC
 
 TUNED = {
@@ -33,6 +37,8 @@ CHUNK = 500
 NO_OP_THREADS = 16
 WAIT_THREADS = 64
 WAIT_S = 0.010
+
+Handler = Callable[[Message], None]
 
 
 def poll(consumer: Consumer, records: int) -> float:
@@ -56,7 +62,7 @@ def consume(consumer: Consumer, records: int) -> float:
     return time.perf_counter() - started
 
 
-def pool(consumer: Consumer, records: int, threads: int, handle: Callable) -> float:
+def pool(consumer: Consumer, records: int, threads: int, handle: Handler) -> float:
     """Submits each record of a batch to a pool of threads; commits when all are done."""
     with ThreadPoolExecutor(threads) as executor:
         batch = _first(consumer)
@@ -74,7 +80,7 @@ def pool(consumer: Consumer, records: int, threads: int, handle: Callable) -> fl
             batch = consumer.consume(CHUNK, 0.1)
 
 
-def pool_waits(consumer: Consumer, records: int, threads: int, handle: Callable) -> float:
+def pool_waits(consumer: Consumer, records: int, threads: int, handle: Handler) -> float:
     """Another way to write it: waits for the batch as a whole, and for no commit but the last."""
     with ThreadPoolExecutor(threads) as executor:
         batch = _first(consumer)
@@ -93,7 +99,9 @@ def pool_waits(consumer: Consumer, records: int, threads: int, handle: Callable)
             batch = consumer.consume(CHUNK, 0.1)
 
 
-def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
+def set_nx(
+    consumer: Consumer, records: int, _: int, handle: Handler, *, redis: Redis, group: str
+) -> float:
     """Handles one record at a time, after `SET NX` of the order's key in Redis."""
     message: Message | None = _first(consumer)[0]
     started = time.perf_counter()
@@ -102,7 +110,7 @@ def set_nx(consumer: Consumer, records: int, redis: Redis, group: str) -> float:
         if message is not None:
             order = json.loads(message.value() or b"")
             if redis.set(f"{group}:{order['order_id']}", "1", nx=True, ex=86_400):
-                no_op(message)
+                handle(message)
             done += 1
             if done % CHUNK == 0 or done == records:
                 consumer.commit(asynchronous=False)
@@ -161,11 +169,27 @@ def wait(_: Message) -> None:
     time.sleep(WAIT_S)
 
 
-Loop = Callable[[Consumer, int, int], float]
+class Probed:
+    """The handler of the probe, as `bench.handlers.probed`: a result each, and one takes long."""
+
+    def __init__(self, servers: str, results: str) -> None:
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
+        self._results = results
+
+    def __call__(self, message: Message) -> None:
+        order = json.loads(message.value() or b"")
+        if order["total"] == PROBE_TOTAL:
+            time.sleep(PROBE_S)
+        result = json.dumps({"order_id": order["order_id"], "total": order["total"]})
+        self._producer.produce(self._results, result, message.key())
+        self._producer.poll(0)
+
+
+Loop = Callable[[Consumer, int, int, Handler], float]
 
 
 def _reading(loop: Callable[[Consumer, int], float]) -> Loop:
-    return lambda consumer, records, _: loop(consumer, records)
+    return lambda consumer, records, _, __: loop(consumer, records)
 
 
 CONSUMERS: dict[str, tuple[dict, Loop]] = {
@@ -173,11 +197,18 @@ CONSUMERS: dict[str, tuple[dict, Loop]] = {
     "consume-default": (DEFAULTS, _reading(consume)),
     "poll": (TUNED, _reading(poll)),
     "consume": (TUNED, _reading(consume)),
-    "pool": (STORING, partial(pool, handle=no_op)),
-    "pool-waits": (STORING, partial(pool_waits, handle=no_op)),
-    "pool-sleeps": (STORING, partial(pool, handle=wait)),
+    "pool": (STORING, pool),
+    "pool-waits": (STORING, pool_waits),
+    "pool-sleeps": (STORING, pool),
 }
+HANDLERS: dict[str, Handler] = {"pool-sleeps": wait}  # of the others: no_op
 SLEEPERS = {"threads": bare_threads, "tasks": bare_tasks}  # without Kafka
+
+
+def command(place: Place, name: str, run: str, records: int, *more: str) -> list[str]:
+    """The command that runs a contender with a group of this name; to be run in ROOT."""
+    program = [sys.executable, "-m", "bench.handwritten", name, "--servers", place.kafka]
+    return [*program, "--redis", place.redis, "--group", run, "--records", str(records), *more]
 
 
 def main() -> None:
@@ -188,6 +219,8 @@ def main() -> None:
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--concurrency", type=int, default=NO_OP_THREADS)
+    parser.add_argument("--topic", default=TOPIC)
+    parser.add_argument("--results", metavar="TOPIC", help="of the probe's handler")
     arguments = parser.parse_args()
     if sleeper := SLEEPERS.get(arguments.name):
         seconds = sleeper(arguments.records, arguments.concurrency)
@@ -205,14 +238,17 @@ def _peak_bytes() -> int:
 
 def _consume(arguments: argparse.Namespace) -> float:
     group, redis = arguments.group, Redis.from_url(arguments.redis)
-    claiming = (STORING, lambda consumer, records, _: set_nx(consumer, records, redis, group))
-    settings, loop = {**CONSUMERS, "set-nx": claiming}[arguments.name]
+    claiming: Loop = partial(set_nx, redis=redis, group=group)
+    settings, loop = {**CONSUMERS, "set-nx": (STORING, claiming)}[arguments.name]
+    handle = HANDLERS.get(arguments.name, no_op)
+    if arguments.results:
+        handle = Probed(arguments.servers, arguments.results)
     client = {"bootstrap.servers": arguments.servers, "group.id": group}
     client["auto.offset.reset"] = "earliest"
     consumer = Consumer(client | settings)
-    consumer.subscribe([TOPIC])
+    consumer.subscribe([arguments.topic])
     try:
-        return loop(consumer, arguments.records, arguments.concurrency)
+        return loop(consumer, arguments.records, arguments.concurrency, handle)
     finally:
         consumer.close()
 

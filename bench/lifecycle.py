@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -16,6 +17,7 @@ from bench import ours
 from bench.handwritten import WAIT_THREADS
 from bench.paced import PACED, PER_SECOND, pace
 from bench.place import Place
+from bench.steal import least_disturbed
 from bench.topic import TOPIC, Group
 from bench.watched import START_S, Broken
 
@@ -25,13 +27,25 @@ LOOK_S = 0.01
 WAITING = ours.Service("wait", WAIT_THREADS)
 LOCATED = ours.Service("located", WAIT_THREADS, topic=PACED)
 
+Part = Callable[[Place, str], Iterator[tuple[str, float]]]
+"""Measures some figures in one run with this name; yields each with its seconds."""
+
 
 class Row(NamedTuple):
-    """One figure in seconds: of each round, and the most that is wanted, if anything is."""
+    """One figure in seconds: of each round, and the most that is wanted, if anything is.
+
+    `stolen` is the largest share of the CPU that others took during one of these measurements.
+    """
 
     what: str
     seconds: list[float]
     most: float | None
+    stolen: float = 0.0
+
+    def with_round(self, seconds: float, stolen: float) -> "Row":
+        """Returns the row with one more figure, and the share of the CPU stolen meanwhile."""
+        stolen = max(self.stolen, round(stolen, 4))
+        return self._replace(seconds=[*self.seconds, seconds], stolen=stolen)
 
 
 START = "start, to the first record handled"
@@ -48,14 +62,23 @@ ALL = (START, DRAIN, RELOAD, RELOAD_WORST, *JOINED, *(what + BY_BROKERS for what
 
 
 def measure(place: Place, rounds: int) -> list[dict]:
-    """Measures each in rounds. Prints each."""
+    """Measures each part in rounds. Prints the figures of each."""
     rows = {what: Row(what, [], MOST.get(what)) for what in ALL}
     for number in range(rounds):
         for part in (_start_and_drain, _reload, _join, _join_by_brokers):
-            for what, seconds in part(place, f"life{part.__name__}-{number}".replace("_", "-")):
-                rows[what].seconds.append(seconds)
-                print(f"  {what:<76}{seconds:>8.2f} s", flush=True)
+            run = f"life{part.__name__}-{number}".replace("_", "-")
+            found, stolen = least_disturbed(partial(_figures, place, run, part), _line)
+            for what, seconds in found:
+                rows[what] = rows[what].with_round(seconds, stolen)
     return [row._asdict() for row in rows.values()]
+
+
+def _figures(place: Place, run: str, part: Part, again: int) -> list[tuple[str, float]]:
+    return list(part(place, f"{run}-{again}"))
+
+
+def _line(figures: Sequence[tuple[str, float]]) -> str:
+    return "; ".join(f"{what} {seconds:.2f} s" for what, seconds in figures)
 
 
 def _start_and_drain(place: Place, run: str) -> Iterator[tuple[str, float]]:

@@ -14,7 +14,7 @@ from bench.watched import START_S, Broken
 
 PACED = "paced"
 PER_SECOND = 1_000
-LOOK_S = 0.002
+LOOK_S, MOST_READ = 0.002, 1_000  # results
 MOST = 1 << 20  # orders
 
 Observer = Callable[[Message, float], None]
@@ -24,8 +24,11 @@ Observer = Callable[[Message, float], None]
 class Pace:
     """Writes orders to a topic, and reads their results as `read_committed`."""
 
-    def __init__(self, servers: str, topic: str, results: str, reader: Consumer) -> None:
+    def __init__(
+        self, servers: str, topic: str, results: str, reader: Consumer, per_second: int
+    ) -> None:
         self._topic = topic
+        self._per_second = per_second
         self._writer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 3})
         self._reader = reader
         self._orders = values(MOST, RECORD_BYTES)
@@ -43,7 +46,7 @@ class Pace:
 
         Returns their delays in milliseconds, each from before its write until it was read.
         """
-        count = round(seconds * PER_SECOND)
+        count = round(seconds * self._per_second)
         began = time.monotonic()
         written_at: dict[int, float] = {}
         delays_ms: list[float] = []
@@ -52,11 +55,11 @@ class Pace:
             now = time.monotonic()
             if now - began > TIMEOUT_S + seconds:
                 raise Broken(f"{count - len(delays_ms):,} results have not come")
-            due = min(count, int((now - began) * PER_SECOND))
+            due = min(count, int((now - began) * self._per_second))
             for order_id in self._write(self._orders, due - written):
                 written_at[order_id] = now
             written = due
-            for message in self._reader.consume(PER_SECOND, LOOK_S):
+            for message in self._reader.consume(MOST_READ, LOOK_S):
                 # A repeated result is none that is awaited.
                 at = written_at.pop(json.loads(message.value() or b"")["order_id"], None)
                 if at is None:
@@ -83,7 +86,9 @@ class Pace:
 
 
 @contextmanager
-def pace(servers: str, results: str, topic: str = PACED) -> Iterator[Pace]:
+def pace(
+    servers: str, results: str, topic: str = PACED, per_second: int = PER_SECOND
+) -> Iterator[Pace]:
     """Reads the results topic from its begin."""
     reader = Consumer(
         {
@@ -94,6 +99,6 @@ def pace(servers: str, results: str, topic: str = PACED) -> Iterator[Pace]:
         }
     )
     try:
-        yield Pace(servers, topic, results, reader)
+        yield Pace(servers, topic, results, reader, per_second)
     finally:
         reader.close()

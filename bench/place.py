@@ -11,25 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KWORKER = Path(sys.executable).with_name("kworker")
-_STEAL = 7
 ROOT = Path(__file__).resolve().parent.parent
-
-
-class Stolen:
-    """The CPU time that other virtual machines took from this one, since the object was made."""
-
-    def __init__(self) -> None:
-        self._before = _cpu_ticks()
-
-    def share(self) -> float:
-        """The stolen share of all CPU time."""
-        spent = [now - then for now, then in zip(_cpu_ticks(), self._before, strict=True)]
-        return spent[_STEAL] / max(1, sum(spent))
-
-
-def _cpu_ticks() -> list[int]:
-    """User, nice, system, idle, iowait, irq, softirq, steal: of all CPUs, since the boot."""
-    return [int(word) for word in Path("/proc/stat").read_text().split()[1 : _STEAL + 2]]
 
 
 class Place(NamedTuple):

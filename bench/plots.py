@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -110,24 +111,64 @@ def rates(report: dict[str, Any], plot: Path) -> None:
     _save(figure, plot)
 
 
+# Of a commit interval, for the brokers.
+_COSTS = {
+    "requests_per_second": "commit requests/s",
+    "entries_per_second": "entries/s of offsets",
+}
+_LATENCY = "median_ms"
+
+
 def intervals(report: dict[str, Any], plot: Path) -> None:
-    """Draws what a commit interval gives and costs."""
+    """Draws what a commit interval costs against what a kill repeats, and the latency with it.
+
+    Each point is an interval. A cost that some row does not have, as of an earlier version, is left
+    out.
+    """
+    rows = report["intervals"]
+    costs = [cost for cost in _COSTS if all(cost in row for row in rows)]
     figure = Figure(figsize=(8, 6.5), layout="constrained")
-    drawn = figure.subplots(3, 1, sharex=True)
-    for guarantee, (colour, dash) in zip(("at least once", "exactly once"), _STYLES, strict=False):
-        rows = [row for row in report["intervals"] if row["guarantee"] == guarantee]
-        names = [row["commit_interval"] for row in rows]
-        style = {"color": colour, "linestyle": dash, "marker": "o", "label": guarantee}
-        for axes, figures in zip(
-            drawn, ("median_ms", "entries_per_second", "repeated"), strict=True
-        ):
-            axes.plot(names, [row[figures] for row in rows], **style)
-    _name(drawn[0], "median latency, ms")
-    _name(drawn[1], "entries/s of offsets")
-    _name(drawn[2], "repeated after a kill")
-    drawn[0].legend()
-    drawn[-1].set_xlabel("commit_interval, at 1,000 records a second and handlers of 10 ms")
+    panels: Any = [costs, [_LATENCY] * len(costs)]
+    drawn = figure.subplot_mosaic(panels)
+    for guarantee, (colour, dash), above in (
+        ("at least once", _STYLES[0], False),
+        ("exactly once", _STYLES[1], True),  # it costs more
+    ):
+        own = [row for row in rows if row["guarantee"] == guarantee]
+        line: dict[str, Any] = {"color": colour, "linestyle": dash, "marker": "o"}
+        for cost in costs:
+            _trade_off(drawn[cost], own, cost, line, above=above)
+        names = [row["commit_interval"] for row in own]
+        drawn[_LATENCY].plot(names, [row[_LATENCY] for row in own], label=guarantee, **line)
+    for cost in costs:
+        _name(drawn[cost], _COSTS[cost])
+        drawn[cost].set_xlabel("records that ran again after a kill")
+    _name(drawn[_LATENCY], "median latency, ms")
+    drawn[_LATENCY].set_xlabel("commit_interval, at 1,000 records a second and handlers of 10 ms")
+    drawn[_LATENCY].legend()
     _save(figure, plot)
+
+
+def _trade_off(
+    axes: Axes, rows: Sequence[dict[str, Any]], cost: str, line: dict[str, Any], *, above: bool
+) -> None:
+    """Draws a cost against the repeated records, with each point's interval above it or below."""
+    axes.set_xscale("symlog", linthresh=10)  # from none to thousands
+    axes.set_yscale("symlog", linthresh=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
+    axes.margins(x=0.15)  # for the names
+    axes.plot([row["repeated"] for row in rows], [row[cost] for row in rows], **line)
+    for row in rows:
+        axes.annotate(
+            row["commit_interval"],
+            (row["repeated"], row[cost]),
+            (6, 4) if above else (-6, -12),
+            ha="left" if above else "right",
+            textcoords="offset points",
+            color=line["color"],
+            fontsize="small",
+        )
 
 
 def published(report: dict[str, Any], plot: Path) -> None:
@@ -145,7 +186,7 @@ def published(report: dict[str, Any], plot: Path) -> None:
         ("theirs_s", "Parallel Consumer", _STYLES[1]),
         ("ours_s", "kworker", _STYLES[0]),
     ):
-        seconds = [median(row[whose]) for row in rows]
+        seconds = [nan if row.get("left_out") else median(row[whose]) for row in rows]
         axes.plot(names, seconds, "o", linestyle=dash, color=colour, label=label)
     axes.set_yscale("log")
     axes.set_ylabel("seconds for 10,000 records")

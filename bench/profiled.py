@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from bench import stages
-from bench.handlers import decoded, no_op, result, wait
+from bench.handlers import decoded, no_op, result, wait, wait_async
 
-__all__ = ["decoded", "no_op", "result", "wait"]
+__all__ = ["decoded", "no_op", "result", "wait", "wait_async"]
 
 stages.install(Path(os.environ["BENCH_STAGES"]))

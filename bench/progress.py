@@ -2,28 +2,35 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.place import ROOT
 
 _Part = TypeVar("_Part")
-KEPT = ("rates", "memory", "versions", "absent")
+KEPT = ("rates", "memory", "stolen", "versions", "seconds")
 
 
 class Progress:
     """Figures by name, written to a file as they come; without a file, kept for this run only."""
 
     def __init__(self, file: Path | None, size: dict[str, Any]) -> None:
-        """Continues with what `file` has. Ends the program if that was another commit or size."""
+        """Continues with what `file` has. Ends the program if that was another commit or size.
+
+        What was left out is tried again: it is in the file for a reader.
+        """
         self._file = file
         self.commit = _commit()
         # As the file will have it: lists, and no tuples.
         self._of = json.loads(json.dumps({"commit": self.commit, "size": size}))
         self.rates: dict[str, list[float]] = {}  # of each contender, one for each round
         self.memory: dict[str, list[int]] = {}  # peak bytes of each contender, one for each round
-        self.versions: dict[str, str] = {}  # by rival
+        self.stolen: dict[str, list[float]] = {}  # share of the CPU, of each contender and round
+        self.versions: dict[str, str] = {}  # by rival or package
+        self.seconds: dict[str, float] = {}  # that each contender or part has taken, all in all
         self.absent: dict[str, str] = {}  # rivals or contenders left out, and why
         self._parts: dict[str, Any] = {}
         if file and file.exists():
@@ -32,16 +39,28 @@ class Progress:
     def part(self, name: str, measure: Callable[[], _Part]) -> _Part:
         """Returns the figures of a part of the benchmark, measured once."""
         if name not in self._parts:
-            self._parts[name] = measure()
-            self.save()
+            with self.timed(name):
+                self._parts[name] = measure()
         part: _Part = self._parts[name]
         return part
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Adds the duration of the block to the seconds of `name`, and saves everything."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - began
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 1)
+            self.save()
 
     def save(self) -> None:
         """Writes everything to the file."""
         if self._file:
             figures = {name: getattr(self, name) for name in KEPT}
-            text = json.dumps({**self._of, **figures, "parts": self._parts}, indent=1)
+            kept = {**self._of, **figures, "absent": self.absent, "parts": self._parts}
+            text = json.dumps(kept, indent=1)
             beside = self._file.with_name(f"{self._file.name}.new")
             beside.write_text(text)
             beside.replace(self._file)

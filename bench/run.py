@@ -5,8 +5,10 @@ each with packages of its own. They run one after the other, in rounds, so that 
 machine affects all. The time is from the first record read to the last one done, or committed, if
 the contender commits. A ratio is the median of the ratios of the rounds.
 
-Other virtual machines may take the CPU. A measurement during which they took more than STOLEN of it
-is repeated; the one with the smallest share counts.
+Other virtual machines may take the CPU. A measurement during which they took more than 2 % of it is
+repeated, up to twice; the one with the smallest share counts.
+
+Over 300 lines: the sizes, the rounds and the report are one program.
 """
 
 import argparse
@@ -15,18 +17,31 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import frameworks, intervals, landing, latency, lifecycle, ours, published, tables
-from bench.contenders import CONTENDERS, DISTURBED, TARGETS, Contender
+from bench import (
+    environments,
+    frameworks,
+    handwritten,
+    intervals,
+    landing,
+    latency,
+    lifecycle,
+    ours,
+    published,
+    tables,
+)
+from bench.contenders import COMPUTE, CONTENDERS, DISTURBED, TARGETS, Contender
 from bench.environments import Unavailable
 from bench.paced import PACED
-from bench.place import ROOT, Place, Stolen, servers
+from bench.place import ROOT, Place, servers
 from bench.progress import Progress
-from bench.table import show
+from bench.steal import least_disturbed
+from bench.table import minutes, show, spent
 from bench.topic import DISTINCT, HOT, TOPIC, Group, distinct_key, fill, hot_key
 from bench.watched import Broken, Measured
 
@@ -39,18 +54,41 @@ class Size:
     untargeted_rounds: int  # of contenders in no ratio that is wanted
     records: int
     waiting: int  # records, for handlers that take 10 ms
+    computed: int  # records at least, for handlers that compute, lest a start be measured
     paced_s: float  # duration of a fixed pace of records, to measure delays
+    rivals_paced: bool  # with those that are asked only if they let others wait
     landed: int  # results for `--once`; three times as many for batches
     into_tables: float  # share of the records from topics into tables
     part_rounds: int  # of the parts that are not contenders
     intervals: tuple[str, ...]
 
 
-STOLEN = 0.02  # of all CPU time
-TRIES = 3
-
-FULL = Size(5, 3, 2_000_000, 64_000, 5.0, 300_000, 0.5, 3, intervals.CHOICES)
-QUICK = Size(1, 1, 400_000, 12_800, 2.0, 300_000, 0.2, 1, intervals.QUICK_CHOICES)
+FULL = Size(
+    rounds=5,
+    untargeted_rounds=1,
+    records=2_000_000,
+    waiting=64_000,
+    computed=30_000,
+    paced_s=5.0,
+    rivals_paced=True,
+    landed=300_000,
+    into_tables=0.5,
+    part_rounds=3,
+    intervals=intervals.CHOICES,
+)
+QUICK = Size(
+    rounds=1,
+    untargeted_rounds=1,
+    records=400_000,
+    waiting=12_800,
+    computed=30_000,
+    paced_s=2.0,
+    rivals_paced=False,
+    landed=300_000,
+    into_tables=0.2,
+    part_rounds=1,
+    intervals=intervals.QUICK_CHOICES,
+)
 
 
 class Part(NamedTuple):
@@ -72,8 +110,13 @@ PARTS = {
     "published": Part(
         lambda place, size: published.measure(place, size.part_rounds), published.show
     ),
-    "latency": Part(lambda place, size: latency.measure(place, size.paced_s), latency.show),
-    "lifecycle": Part(lambda place, size: lifecycle.measure(place, size.rounds), lifecycle.show),
+    "latency": Part(
+        lambda place, size: latency.measure(place, size.paced_s, rivals=size.rivals_paced),
+        latency.show,
+    ),
+    "lifecycle": Part(
+        lambda place, size: lifecycle.measure(place, size.part_rounds), lifecycle.show
+    ),
     "intervals": Part(
         lambda place, size: intervals.measure(
             place, size.records // 4, size.paced_s, size.part_rounds, size.intervals
@@ -84,8 +127,13 @@ PARTS = {
 
 
 WITH_TARGET = {name for target in TARGETS for name in target[:2]}
-ALL_NAMES = [*(contender.name for contender in CONTENDERS), *PARTS]
+ALL_CONTENDERS = [contender.name for contender in CONTENDERS]
+ALL_NAMES = [*ALL_CONTENDERS, *PARTS]
 QUICK_NAMES = [*WITH_TARGET, "latency", "lifecycle"]
+LEFT_OUT = (
+    "rivals without a target and their latency, who lets others wait for a slow record, and the"
+    f" parts {', '.join(name for name in PARTS if name not in QUICK_NAMES)}"
+)
 
 
 class Benchmark:
@@ -109,7 +157,8 @@ class Benchmark:
                 if number > self._rounds(contender) or len(self.rates[contender.name]) >= number:
                     continue  # had enough, or ran before an interruption
                 try:
-                    measured = self._measured(contender, number)
+                    with self._progress.timed(contender.name):
+                        measured = self._measured(contender, number)
                 except Unavailable as why:
                     self._leave_out(contender.rival, why)
                 except Broken as why:
@@ -135,22 +184,21 @@ class Benchmark:
         return [each for each in self._contenders if not {each.rival, each.name} & absent]
 
     def _measured(self, contender: Contender, number: int) -> Measured:
-        """The try with the smallest stolen share."""
-        tries: dict[float, Measured] = {}
-        for again in range(TRIES):
-            stolen = Stolen()
-            measured = self._measure(contender, f"bench-{contender.name}-{number}-{again}")
-            tries[share := stolen.share()] = measured
-            rate = measured.records / measured.seconds
-            told = f", but {share:.0%} of the CPU went to others" if share > STOLEN else ""
-            print(f"  {contender.what:<44}{rate:>12,.0f} records/s{told}", flush=True)
-            if not told:
-                break
-        return tries[min(tries)]
+        def measure(again: int) -> Measured:
+            return self._measure(contender, f"bench-{contender.name}-{number}-{again}")
+
+        def line(found: Measured) -> str:
+            return f"{contender.what:<44}{found.records / found.seconds:>12,.0f} records/s"
+
+        measured, stolen = least_disturbed(measure, line)
+        self._progress.stolen.setdefault(contender.name, []).append(round(stolen, 4))
+        return measured
 
     def _measure(self, contender: Contender, run: str) -> Measured:
         wanted = self._size.waiting if contender.waits else self._size.records
         wanted = round(wanted * contender.part)
+        if contender.handler == COMPUTE:
+            wanted = max(wanted, self._size.computed)
         if contender.rival:
             return self._framework(contender, run, wanted)
         if contender.handler:
@@ -158,14 +206,7 @@ class Benchmark:
         return self._handwritten(contender, run, wanted)
 
     def _framework(self, contender: Contender, run: str, wanted: int) -> Measured:
-        program = frameworks.Program(
-            contender.rival,
-            contender.handler,
-            contender.concurrency,
-            exactly_once=contender.exactly_once,
-            variables=contender.variables,
-        )
-        measured = frameworks.measure(self._place, run, program, wanted)
+        measured = frameworks.measure(self._place, run, contender.program(wanted), wanted)
         self._progress.versions[contender.rival] = frameworks.version(self._place, run)
         return measured
 
@@ -173,9 +214,8 @@ class Benchmark:
         group = Group(self._place.kafka, run)
         records = group.begin(wanted)
         group.close()
-        command = [sys.executable, "-m", "bench.handwritten", contender.loop or contender.name]
-        command += ["--servers", self._place.kafka, "--redis", self._place.redis, "--group", run]
-        command += ["--records", str(records), "--concurrency", str(contender.concurrency)]
+        name, more = contender.loop or contender.name, ("--concurrency", str(contender.concurrency))
+        command = handwritten.command(self._place, name, run, records, *more)
         output = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
@@ -196,6 +236,7 @@ class Benchmark:
             "size": vars(self._size),
             "versions": self._progress.versions,
             "absent": self._progress.absent,
+            "seconds": self._progress.seconds,
             "contenders": [
                 {
                     "name": contender.name,
@@ -203,6 +244,9 @@ class Benchmark:
                     "records_per_second": round(statistics.median(self.rates[contender.name])),
                     "rounds": [round(rate) for rate in self.rates[contender.name]],
                     "peak_bytes": round(statistics.median(self._progress.memory[contender.name])),
+                    "stolen": max(self._progress.stolen[contender.name]),
+                    "probe": contender.probe,
+                    "lacks": contender.lacks,
                     "ratios": {
                         other: round(self.ratio(contender.name, other), 3)
                         for other in contender.beside
@@ -222,7 +266,9 @@ class Benchmark:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="kworker beside what people write instead.")
     parser.add_argument(
-        "--quick", action="store_true", help="one short round of what has targets, in 6 minutes"
+        "--quick",
+        action="store_true",
+        help=f"one short round of what has targets, in 5 minutes; it leaves out {LEFT_OUT}",
     )
     parser.add_argument("--rounds", type=int, help="how often each contender runs")
     parser.add_argument(
@@ -237,7 +283,8 @@ def _arguments() -> argparse.Namespace:
         "--resume",
         type=Path,
         metavar="FILE",
-        help="keep each measurement there, and go on with those of an interrupted run",
+        help="keep each measurement there, and go on with those of an interrupted run; what it"
+        " left out is tried again",
     )
     return parser.parse_args()
 
@@ -250,7 +297,8 @@ def main() -> int:
     names = arguments.only or (QUICK_NAMES if arguments.quick else ALL_NAMES)
     chosen = tuple(contender for contender in CONTENDERS if contender.name in names)
     parts = {name: part for name, part in PARTS.items() if name in names}
-    progress = Progress(arguments.resume, vars(size))
+    progress, began = Progress(arguments.resume, vars(size)), time.monotonic()
+    progress.versions |= environments.versions()
     with servers(".bench", redis=True) as place:
         print(f"filling topics with {size.records:,} records", flush=True)
         fill(place.kafka, TOPIC, size.records)
@@ -260,12 +308,16 @@ def main() -> int:
                 fill(place.kafka, topic, round(size.records * DISTURBED), key=key)
         benchmark = Benchmark(place, size, chosen, progress)
         benchmark.run()
+        if chosen:
+            print(f"contenders: {minutes(progress.seconds, ALL_CONTENDERS)}", flush=True)
         found = {name: _part(place, size, progress, name) for name in parts}
-    report = benchmark.report()
+    report = benchmark.report() | found
     met = [show(report)] if chosen else []
     met += [parts[name].show(rows) for name, rows in found.items()]
     if arguments.json:
-        arguments.json.write_text(json.dumps(report | found, indent=1))
+        arguments.json.write_text(json.dumps(report, indent=1))
+    print(f"\nthis run took {(time.monotonic() - began) / 60:.1f} min")
+    print(spent(progress.seconds, PARTS))
     return 0 if all(met) else 1
 
 
@@ -274,7 +326,9 @@ def _part(place: Place, size: Size, progress: Progress, name: str) -> Any:
         print(name, flush=True)
         return PARTS[name].measure(place, size)
 
-    return progress.part(name, measure)
+    found = progress.part(name, measure)
+    print(f"{name}: {minutes(progress.seconds, [name])}", flush=True)
+    return found
 
 
 if __name__ == "__main__":

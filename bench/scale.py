@@ -6,7 +6,8 @@ from the first call of a handler to the last commit. For due records and dead le
 the assignment of their partitions until all are done or dead.
 
 If nothing grows faster than the records, each costs the same: the largest point of a sweep may cost
-1.25 times the least of the smaller ones. Points are measured up to three times: the short ones, of
+1.25 times the least of the smaller ones. Memory is flat if a worker's peak at the largest point is
+at most 1.25 times that at the smallest. Points are measured up to three times: the short ones, of
 which the median counts, and those while other virtual machines took the CPU. At the end, a model
 computes the rates of larger hosts. A full run takes about fifteen minutes. A `--quick` one takes
 one, and shows that all works: its points are too short for a verdict on kworker.
@@ -34,8 +35,9 @@ from confluent_kafka.admin import AdminClient
 
 from bench import ours
 from bench.handwritten import NO_OP_THREADS, WAIT_S, WAIT_THREADS
-from bench.place import Place, Stolen, servers
+from bench.place import Place, servers
 from bench.progress import Progress
+from bench.steal import STOLEN, Stolen
 from bench.topic import (
     DELAY,
     DELAY_S,
@@ -81,8 +83,11 @@ EACH, COMPUTED = M, 30_000  # records, where the points are not: with no-op hand
 QUICK_PART = 20
 COST_MAX = 1.25
 WORKER_BYTES_MAX, CAPPED = 150 * M, ("records", "waiting")  # the limit, and the sweeps that have it
+# Peaks are sampled, and the allocator's arenas come and go. But if a worker kept 10 bytes of each
+# of ten million records, it would take 100 MB more.
+MEMORY_MAX = 1.25
+MEMORY_FROM = M // 10  # records of a point: fewer do not fill a worker's buffers
 DEAD_S_MAX = 120.0  # a point of dead letters that would take longer is left out
-STOLEN = 0.02  # the share of the CPU that other virtual machines may take
 TRIES, LASTING_S = 3, 10.0  # a point is measured so often, until its tries have lasted so long
 SAMPLE_S, LOOK_S = 0.2, 0.05
 CPUS = len(os.sched_getaffinity(0))
@@ -131,14 +136,18 @@ class ScaleBenchmark:
         self._computed = computed
         self._tries = tries
         self._filled: set[str] = set()
+        self.left_out: list[str] = []  # points that were not measured, and why
 
     def points(self, sweep: str, progress: Progress) -> Iterator[ScalePoint]:
-        """Yields the points of a sweep, and measures those that the progress does not have."""
+        """Yields the points of a sweep, and measures those that the progress does not have.
+
+        Leaves out dead letters that would take too long, and notes that in `left_out`.
+        """
         expected_us = 0.0
         for size in self._sizes[sweep]:
-            if sweep == "dead" and expected_us * size > DEAD_S_MAX * 1e6:
-                print(f"  {sweep} {size:,}: left out, it would take over {DEAD_S_MAX:g} s")
-                return
+            if sweep == "dead" and (expected_s := expected_us * size / 1e6) > DEAD_S_MAX:
+                self.left_out.append(without(sweep, size, expected_s))
+                continue
             part = progress.part(f"{sweep} {size}", partial(self._measure, sweep, size))
             point = ScalePoint(**part)
             print(f"  {line(sweep, point)}", flush=True)
@@ -300,6 +309,12 @@ def median_of(tries: Sequence[ScalePoint]) -> ScalePoint:
     return sorted(chosen, key=lambda each: each.cost_us)[len(chosen) // 2]
 
 
+def without(sweep: str, size: int, expected_s: float) -> str:
+    """The line of a point that is left out."""
+    why = f"at the cost of the point before it would take {expected_s:,.0f} s"
+    return f"{sweep} {size:,}: {why}, over {DEAD_S_MAX:g} s"
+
+
 def _client(place: Place, run: str) -> ControlClient:
     return ControlClient(run, StateFolder(place.folder / f"{run}.state"))
 
@@ -360,10 +375,23 @@ def verdicts(sweep: str, points: Sequence[ScalePoint]) -> Iterator[tuple[bool, s
             f" points ({least_us:.2f} µs), and may cost {COST_MAX} ×",
         )
     if points and sweep in CAPPED:
-        peak = max(point.peaks["worker"] for point in points)
+        yield from _memory_verdicts(sweep, points)
+
+
+def _memory_verdicts(sweep: str, points: Sequence[ScalePoint]) -> Iterator[tuple[bool, str]]:
+    peak = max(point.peaks["worker"] for point in points)
+    yield (
+        peak <= WORKER_BYTES_MAX,
+        f"{sweep}: a worker takes up to {peak / M:.0f} MB,"
+        f" and may take {WORKER_BYTES_MAX / M:.0f} MB",
+    )
+    filled = [point for point in points if point.records >= MEMORY_FROM and point.peaks["worker"]]
+    if len(filled) > 1:
+        ratio = filled[-1].peaks["worker"] / filled[0].peaks["worker"]
         yield (
-            peak <= WORKER_BYTES_MAX,
-            f"{sweep}: a worker takes up to {peak / M:.0f} MB, and may {WORKER_BYTES_MAX / M:.0f}",
+            ratio <= MEMORY_MAX,
+            f"{sweep}: at {filled[-1].size:,} a worker takes {ratio:.2f} × the memory that it takes"
+            f" at {filled[0].size:,}, and may take {MEMORY_MAX} ×",
         )
 
 
@@ -390,15 +418,23 @@ def model(cost_us: float, scale: float) -> list[HostRates]:
     return [HostRates(hosts, count, count * no_op, count * waiting) for hosts, count in workers]
 
 
-def show_model(rows: Sequence[HostRates], cost_us: float, scale: float) -> None:
+def assumptions(cost_us: float, scale: float) -> list[str]:
+    """Returns what the model assumes, a line each."""
+    return [
+        f"a worker on each of {HOST_CORES} cores but {CORES_KEPT}, for the other processes and the"
+        " network",
+        f"{cost_us:.2f} µs a record, as here, where Kafka has a share of the {CPUS} CPUs",
+        f"each worker runs {scale:.2f} × as fast as one alone, as two here do",
+        "a Kafka on other hosts, and a network, that keep up with it, and with such a group",
+        f"records of {RECORD_BYTES} bytes, before compression",
+        "as many partitions as workers, evenly filled: a partition has one worker",
+    ]
+
+
+def show_model(rows: Sequence[HostRates], assumed: Sequence[str]) -> None:
     """Prints the model with what it assumes."""
     print(f"\ncomputed, not measured: hosts of {HOST_CORES} cores. It assumes")
-    print(f"  - a worker on each core but {CORES_KEPT}, for the other processes and the network;")
-    print(f"  - {cost_us:.2f} µs a record, as here, where Kafka has a share of the {CPUS} CPUs;")
-    print(f"  - that each worker runs {scale:.2f} × as fast as one alone, as two here do;")
-    print("  - a Kafka on other hosts, and a network, that keep up with it, and with such a group;")
-    print(f"  - records of {RECORD_BYTES} bytes, before compression;")
-    print("  - as many partitions as workers, evenly filled: a partition has one worker.")
+    print(*(f"  - {each}" for each in assumed), sep="\n")
     print(f"\n{'':<9}{'workers =':>12}{'':>16}{'no-op':>12}{f'{WAIT_S * 1e3:.0f} ms, in':>26}")
     print(f"{'hosts':<9}{'partitions':>12}{'':>16}{'handlers':>12}{f'{WAIT_THREADS} threads':>26}")
     for row in rows:
@@ -406,25 +442,37 @@ def show_model(rows: Sequence[HostRates], cost_us: float, scale: float) -> None:
         print(f"{row.hosts:<9}{row.workers:>12,}{''.join(rates)}")
 
 
-def report(found: Mapping[str, Sequence[ScalePoint]], file: Path | None) -> bool:
-    """Prints the table, the verdicts and the model; returns True if all limits are kept."""
+def report(
+    found: Mapping[str, Sequence[ScalePoint]], file: Path | None, left_out: Sequence[str] = ()
+) -> bool:
+    """Prints the table, the verdicts and the model; returns True if all limits are kept.
+
+    `left_out` has a line for each point that was not measured. With `file`, writes all there, too.
+    """
     print(f"\n{'sweep':<11}{'point':>11}{'records':>12}{'time':>11}{'a record':>12}", end="")
     print(f"{'worker':>13}{'delay':>13}{'supervisor':>13}")
     for sweep, points in found.items():
         print(*(line(sweep, point) for point in points), sep="\n")
+    for each in left_out:
+        print(f"left out: {each}")
     told = [verdict for sweep, points in found.items() for verdict in verdicts(sweep, points)]
     print()
     for met, text in told:
         print("PASS" if met else "FAIL", text, sep="  ")
     rows: list[HostRates] = []
+    assumed: list[str] = []
     if found.get("records") and found.get("processes"):
         cost_us, scale = found["records"][-1].cost_us, scaling(found["processes"])
-        rows = model(cost_us, scale)
-        show_model(rows, cost_us, scale)
+        rows, assumed = model(cost_us, scale), assumptions(cost_us, scale)
+        show_model(rows, assumed)
     if file:
-        parts = {name: [each._asdict() for each in points] for name, points in found.items()}
-        computed = [row._asdict() for row in rows]
-        written = {"points": parts, "verdicts": told, "computed": computed}
+        written = {
+            "points": {name: [each._asdict() for each in points] for name, points in found.items()},
+            "left_out": list(left_out),
+            "verdicts": told,
+            "computed": [row._asdict() for row in rows],
+            "assumptions": assumed,
+        }
         file.write_text(json.dumps(written, indent=1))
     return all(met for met, _ in told)
 
@@ -455,7 +503,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for sweep in chosen:
             found[sweep] = list(benchmark.points(sweep, progress))
             benchmark.remove_topics(sweep)
-    return 0 if report(found, options.json) else 1
+    return 0 if report(found, options.json, benchmark.left_out) else 1
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 Imported by a handler's module, so that it is in the worker before its threads start. A stage is a
 method that handles many records in a call, so that counting costs little. Its own time is without
 that of the stages that it calls. The wall time of a stage that is not CPU time is spent waiting:
-for the interpreter's lock, for a CPU, or in `take`, `collect` and `slack` for something to do.
+for the interpreter's lock, for a CPU, or in stages that are not in NEVER_BLOCK for something to do.
+How long threads wait for a CPU is counted by thread and not by stage: in each call it would be dear
+to read.
 """
 
 import functools
@@ -12,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +23,7 @@ from kworker.clients.producer import KafkaProducer
 from kworker.clients.transactions import KafkaTransactor
 from kworker.core.lanes import Lanes
 from kworker.worker.dispatch import Dispatch
+from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.thread_pool import ThreadPool
 from kworker.worker.intake import Intake
@@ -48,6 +52,7 @@ STAGES = (
     Stage("lanes", Lanes, "take"),
     Stage("lanes", Lanes, "finish"),
     Stage("hand over", ThreadPool, "feed"),
+    Stage("hand over", AsyncPool, "feed"),
     Stage("handlers", ThreadPool, "_run"),
     Stage("collect", CompletionQueue, "take"),
     Stage("judge", Dispatch, "turn"),
@@ -55,6 +60,7 @@ STAGES = (
     Stage("produce", OutputBatch, "fill"),
     Stage("report", KafkaProducer, "poll"),
     Stage("report", KafkaTransactor, "poll"),
+    Stage("report", KafkaTransactor, "flush"),
     Stage("settle", Settlement, "turn"),
     Stage("commit", Committer, "commit"),
     Stage("commit", ExactlyOnce, "_end"),
@@ -62,6 +68,11 @@ STAGES = (
     Stage("rest of a turn", PollLoop, "turn"),
 )
 """In the order of a record's way. The last two have what the others leave of a turn."""
+NEVER_BLOCK = ("intake", "lanes", "hand over", "judge", "results", "produce", "settle")
+"""Stages of the poll thread that wait for nothing but a CPU or a lock: mostly the interpreter's."""
+
+POLL, HANDLERS, LOOP = "poll thread", "handlers", "event loop"
+"""The roles of the threads of a worker that run Python code all the time."""
 
 
 class _Spent:
@@ -125,6 +136,32 @@ def _timed(stage: Stage) -> Callable[..., Any]:
     return timed
 
 
+def scheduled() -> dict[str, list[int]]:
+    """The nanoseconds that the threads of each role have spent on a CPU, and waiting for a CPU.
+
+    The caller is the poll thread; the others are told by their names. Raises FileNotFoundError if
+    the kernel does not count the waits for a CPU.
+    """
+    found = {POLL: _scheduled(threading.get_native_id()), HANDLERS: [0, 0], LOOP: [0, 0]}
+    for thread in threading.enumerate():
+        if (role := _role(thread.name)) and thread.native_id:
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ends just now
+                spent = zip(found[role], _scheduled(thread.native_id), strict=True)
+                found[role] = [before + more for before, more in spent]
+    return found
+
+
+def _role(thread_name: str) -> str | None:
+    if thread_name == "handlers":
+        return LOOP
+    return HANDLERS if thread_name.startswith("handler-") else None
+
+
+def _scheduled(thread_id: int) -> list[int]:
+    told = Path(f"/proc/self/task/{thread_id}/schedstat").read_text()
+    return [int(number) for number in told.split()[:2]]
+
+
 def _write(report: Path, done: int) -> None:
     stages = {
         name: [sum(getattr(thread[name], kind) for thread in list(_THREADS)) for kind in _KINDS]
@@ -135,6 +172,7 @@ def _write(report: Path, done: int) -> None:
         "at_s": time.monotonic(),
         "done": done,
         "stages": stages,
+        "threads": scheduled(),
         "process_s": times.user + times.system,
     }
     new = report.with_suffix(".new")

@@ -1,7 +1,8 @@
 """Sentry's arroyo: a chain of strategies, whose last one commits in the order of the topic.
 
 BENCH_ARROYO chooses the one that calls the handler: `serial` (RunTask), `threads` (for handlers
-that wait) or `processes`. It has no order of a key among these, no retries and no transactions.
+that wait) or `processes` (for those that compute). Only `serial` keeps the order of a key. It has
+dead letters, which nothing here needs; it has no retries and no transactions.
 """
 
 import importlib.metadata
@@ -31,10 +32,9 @@ from arroyo.types import Commit
 KAFKA = {"bootstrap.servers": os.environ["BENCH_SERVERS"]}
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "16"))
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
+COMPUTE_S = 200e-6
 HANDLER = os.environ["BENCH_HANDLER"]
-STRATEGY = os.environ.get("BENCH_ARROYO") or (
-    "threads" if HANDLER in ("wait", "probed") else "serial"
-)
+STRATEGY = os.environ["BENCH_ARROYO"]
 
 
 def no_op(_: Message[KafkaPayload]) -> None:
@@ -66,7 +66,22 @@ def wait(_: Message[KafkaPayload]) -> None:
     time.sleep(WAIT_S)
 
 
-HANDLERS = {"no_op": no_op, "decoded": decoded, "probed": probed, "wait": wait}
+def compute(_: Message[KafkaPayload]) -> None:
+    """Computes for 200 microseconds of this thread's CPU time."""
+    if not begun.noted:
+        begun.note()
+    until = time.thread_time() + COMPUTE_S
+    while time.thread_time() < until:
+        pass
+
+
+HANDLERS = {
+    "no_op": no_op,
+    "decoded": decoded,
+    "probed": probed,
+    "wait": wait,
+    "compute": compute,
+}
 
 
 class Chain(ProcessingStrategyFactory[KafkaPayload]):
@@ -87,7 +102,10 @@ class Chain(ProcessingStrategyFactory[KafkaPayload]):
         if STRATEGY == "threads":
             return RunTaskInThreads(handler, CONCURRENCY, 1000 + 4 * CONCURRENCY, last)
         if self._pool:
-            return RunTaskWithMultiprocessing(handler, last, 2000, 0.2, self._pool)
+            # Small batches, the next at hand: no process waits for the others at the end.
+            return RunTaskWithMultiprocessing(
+                handler, last, 500, 0.2, self._pool, prefetch_batches=True
+            )
         return RunTask(handler, last, better_backpressure=True)
 
     def shutdown(self) -> None:

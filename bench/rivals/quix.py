@@ -1,6 +1,7 @@
 """Quix Streams: one StreamingDataFrame, a record at a time in the process's only thread.
 
-It has no concurrency (so no `wait`), no retries and no dead letters.
+It has no concurrency (so those that wait do so one after the other), no retries and no dead
+letters.
 """
 
 import importlib.metadata
@@ -12,11 +13,20 @@ import begun
 from quixstreams import Application
 from quixstreams.dataframe import StreamingDataFrame
 
+WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
+
 
 def no_op(_: bytes) -> None:
     """Does nothing with the record."""
     if not begun.noted:
         begun.note()
+
+
+def wait(_: bytes) -> None:
+    """Sleeps, in place of a call to a service."""
+    if not begun.noted:
+        begun.note()
+    time.sleep(WAIT_S)
 
 
 def decoded(order: dict) -> dict:
@@ -33,9 +43,9 @@ def probed(order: dict) -> dict:
     return decoded(order)
 
 
-def _no_op(app: Application) -> StreamingDataFrame:
+def _updating(app: Application, handler: Callable[[bytes], None]) -> StreamingDataFrame:
     source = app.topic(os.environ["BENCH_TOPIC"], value_deserializer="bytes")
-    return app.dataframe(source).update(no_op)
+    return app.dataframe(source).update(handler)
 
 
 def _producing(app: Application, handler: Callable[[dict], dict]) -> StreamingDataFrame:
@@ -45,7 +55,8 @@ def _producing(app: Application, handler: Callable[[dict], dict]) -> StreamingDa
 
 
 FRAMES: dict[str, Callable[[Application], StreamingDataFrame]] = {
-    "no_op": _no_op,
+    "no_op": lambda app: _updating(app, no_op),
+    "wait": lambda app: _updating(app, wait),
     "decoded": lambda app: _producing(app, decoded),
     "probed": lambda app: _producing(app, probed),
 }

@@ -1,5 +1,6 @@
 """The benchmarks, but for what they measure: their help, verdicts and plots."""
 
+import json
 import signal
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench import (
     published,
     stage_profile,
 )
+from bench import progress as progress_module
 from bench.backpressure import Act, Sample
 from bench.contenders import CONTENDERS, TARGETS
 from bench.place import Place
@@ -96,11 +98,37 @@ def test_an_interrupted_benchmark_goes_on(tmp_path: Path) -> None:
     file, size = tmp_path / "figures", {"rounds": 5, "intervals": ("50ms", "2s")}
     progress = Progress(file, size)
     progress.rates["kworker"] = [1.5]
-    progress.absent["quix"] = "no network"
+    progress.stolen["kworker"] = [0.01]
     assert progress.part("tables", lambda: {"cold": 2}) == {"cold": 2}
     again = Progress(file, size)
-    assert (again.rates, again.absent) == ({"kworker": [1.5]}, {"quix": "no network"})
+    assert (again.rates, again.stolen) == ({"kworker": [1.5]}, {"kworker": [0.01]})
     assert again.part("tables", lambda: pytest.fail("it was measured")) == {"cold": 2}
+
+
+def test_what_was_left_out_is_tried_again_after_an_interruption(tmp_path: Path) -> None:
+    """The network may answer by then; until then the file says why."""
+    file = tmp_path / "figures"
+    progress = Progress(file, {})
+    progress.absent["quix"] = "no network"
+    progress.save()
+    assert json.loads(file.read_text())["absent"] == {"quix": "no network"}
+    assert Progress(file, {}).absent == {}
+
+
+def test_the_time_of_interrupted_runs_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed or was interrupted has taken its time, too."""
+    moments = iter([100.0, 107.5, 300.0, 302.0, 400.0, 401.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(moments))
+    progress = Progress(tmp_path / "figures", {})
+    with pytest.raises(KeyboardInterrupt), progress.timed("kworker"):
+        raise KeyboardInterrupt
+    again = Progress(tmp_path / "figures", {})
+    with again.timed("kworker"):
+        pass
+    again.part("tables", dict)
+    assert Progress(tmp_path / "figures", {}).seconds == {"kworker": 9.5, "tables": 1.0}
 
 
 def test_a_benchmark_does_not_go_on_with_other_figures(tmp_path: Path) -> None:
@@ -116,6 +144,7 @@ def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path
     progress = Progress(None, {})
     progress.rates |= {"kworker": [3.0, 4.0], "poll": [6.0, 8.0], "quix": [1.0]}
     progress.memory |= {"kworker": [1 << 20, 3 << 20], "poll": [1 << 20, 1 << 20]}
+    progress.stolen |= {"kworker": [0.01, 0.03], "poll": [0.0, 0.0]}
     progress.absent["quix"] = "it ended"
     names = progress.rates.keys()
     chosen = tuple(each for each in CONTENDERS if each.name in names)
@@ -123,6 +152,7 @@ def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path
     report = Benchmark(place, replace(QUICK, rounds=2), chosen, progress).report()
     [kworker] = [line for line in report["contenders"] if line["name"] == "kworker"]
     assert (kworker["ratios"], kworker["peak_bytes"]) == ({"poll": 0.5}, 2 << 20)
+    assert (kworker["stolen"], kworker["probe"], kworker["lacks"]) == (0.03, "kworker", "")
     assert [target["to"] for target in report["targets"]] == ["poll"]
 
 

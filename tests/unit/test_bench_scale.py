@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench import scale, topic
-from bench.scale import ScalePoint
+from bench.place import Place
+from bench.progress import Progress
+from bench.scale import ScaleBenchmark, ScalePoint
 from bench.watched import Broken
 from kworker.core.headers import Envelope
 from kworker.delay.routes import leaves_ms
@@ -17,10 +19,15 @@ DUE_MS = 1_700_000_000_000
 
 
 def point(
-    size: int, cost_us: float, *, worker: int = 60_000_000, stolen: float = 0.0
+    size: int,
+    cost_us: float,
+    *,
+    records: int = 1_000,
+    worker: int = 60_000_000,
+    stolen: float = 0.0,
 ) -> ScalePoint:
     peaks = {"worker": worker, "delay": 50_000_000, "supervisor": 40_000_000}
-    return ScalePoint(size, 1_000, cost_us / 1e3, peaks, stolen)
+    return ScalePoint(size, records, cost_us * records / 1e6, peaks, stolen)
 
 
 def met(sweep: str, points: Sequence[ScalePoint]) -> list[bool]:
@@ -59,6 +66,38 @@ def test_a_worker_may_not_take_more_memory_with_more_records() -> None:
     assert met("dead", points) == [True]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "megabytes", "kept"),
+    [
+        ((100_000, 1_000_000, 10_000_000), (80, 120, 100), [True]),
+        ((100_000, 1_000_000, 10_000_000), (80, 90, 101), [False]),
+        ((50_000, 100_000, 1_000_000), (40, 80, 100), [True]),  # the first fills no buffer
+        ((5_000, 50_000), (40, 80), []),  # as in a short run
+        ((100_000, 1_000_000), (0, 80), []),  # no sample was taken
+    ],
+)
+def test_memory_at_the_largest_point_is_near_the_smallest(
+    sizes: Sequence[int], megabytes: Sequence[int], kept: list[bool]
+) -> None:
+    points = [
+        point(size, 4.0, records=size, worker=each * 1_000_000)
+        for size, each in zip(sizes, megabytes, strict=True)
+    ]
+    assert met("records", points) == [True, True, *kept]  # after the cost and the 150 MB
+    assert met("keys", points) == [True]
+
+
+def test_waiting_records_are_compared_at_the_same_work() -> None:
+    """Each point runs as many records, so the one with the fewest waiting is the first."""
+    points = [
+        point(size, 4.0, records=1_000_000, worker=worker)
+        for size, worker in ((1_000, 80_000_000), (100_000, 90_000_000), (1_000_000, 110_000_000))
+    ]
+    [_, _, (kept, told)] = scale.verdicts("waiting", points)
+    assert not kept
+    assert "at 1,000,000 a worker takes 1.38 × the memory that it takes at 1,000" in told
+
+
 def test_the_model_gives_each_core_but_two_a_worker() -> None:
     one, hundred = scale.model(5.0, 0.9)
     assert (one.workers, hundred.workers) == (62, 6_200)
@@ -85,19 +124,48 @@ def test_the_report_says_what_failed_and_what_is_computed(
         "records": [point(100_000, 5.0), point(1_000_000, 6.5)],
         "processes": [point(1, 200.0), point(2, 100.0)],
     }
-    assert not scale.report(found, tmp_path / "report.json")
+    left_out = ["dead 1,000,000: it would take too long"]
+    assert not scale.report(found, tmp_path / "report.json", left_out)
     told = capsys.readouterr().out
     assert "FAIL  records: at 1,000,000 a record costs 1.30 × the least" in told
     assert "PASS  processes: at 2 a record costs 0.50 ×" in told
+    assert "left out: dead 1,000,000: it would take too long" in told
     assert "computed, not measured" in told
     written = json.loads((tmp_path / "report.json").read_text())
     assert ScalePoint(**written["points"]["records"][0]) == found["records"][0]
     assert [row["workers"] for row in written["computed"]] == [62, 6_200]
+    assert written["left_out"] == left_out
+    assert written["assumptions"] == scale.assumptions(6.5, 1.0)
+    assert all(f"  - {each}\n" in told for each in written["assumptions"])
 
 
-def test_without_its_sweeps_nothing_is_computed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scale.report({"records": [point(1, 4.0)]}, None)
+def test_without_its_sweeps_nothing_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert scale.report({"records": [point(1, 4.0)]}, tmp_path / "report.json")
     assert "computed" not in capsys.readouterr().out
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["computed"] == written["assumptions"] == written["left_out"] == []
+
+
+def test_each_point_that_would_take_too_long_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a reader would think that the sweep ends where its points do."""
+    costs_us = {1_000: 50.0, 10_000: 2_000.0}
+    monkeypatch.setattr(
+        ScaleBenchmark,
+        "_measure",
+        lambda _, _sweep, size: point(size, costs_us[size], records=size)._asdict(),
+    )
+    sizes = {"dead": [1_000, 10_000, 100_000, 1_000_000]}
+    benchmark = ScaleBenchmark(Place("", "", tmp_path), sizes, 1, 1, 1)
+    points = list(benchmark.points("dead", Progress(None, {})))
+    assert [each.size for each in points] == [1_000, 10_000]
+    assert benchmark.left_out == [
+        "dead 100,000: at the cost of the point before it would take 200 s, over 120 s",
+        "dead 1,000,000: at the cost of the point before it would take 2,000 s, over 120 s",
+    ]
 
 
 def test_a_written_retry_leaves_its_delay_topic_when_it_is_due() -> None:

@@ -22,6 +22,7 @@ import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -43,6 +44,8 @@ public final class ParallelConsumerRival {
     private static final ObjectWriter TOTALS = JSON.writerFor(Total.class);
     private static final double PROBE_TOTAL = -1; // of an order that takes long
     private static final AtomicBoolean BEGUN = new AtomicBoolean();
+    private static final AtomicLong OTHERS = new AtomicLong(); // ended, but for slow and hot ones
+    private static final long REST = Long.parseLong(ENV.getOrDefault("BENCH_REST", "0"));
 
     record Order(
             @JsonProperty("order_id") long orderId, String customer, double total, String note) {}
@@ -109,6 +112,8 @@ public final class ParallelConsumerRival {
             case "no_op" -> context -> begin();
             case "wait" -> context -> sleep(milliseconds);
             case "wait_random" -> context -> sleepAtRandom();
+            case "wait_slow" -> context -> sleepSlow(context.key(), milliseconds);
+            case "wait_hot" -> context -> sleepHot(context.key(), milliseconds);
             default -> throw new IllegalArgumentException("BENCH_HANDLER=" + name);
         };
     }
@@ -143,14 +148,42 @@ public final class ParallelConsumerRival {
         LockSupport.parkNanos(ThreadLocalRandom.current().nextLong(5_000_000));
     }
 
+    /** Takes 500 ms for one of a hundred keys; the time of the others is told apart. */
+    private static void sleepSlow(String key, long milliseconds) {
+        if (key.endsWith("00")) {
+            sleep(500);
+        } else {
+            sleep(milliseconds);
+            endOther();
+        }
+    }
+
+    /** Sleeps; the time of all keys but the hot one is told apart. */
+    private static void sleepHot(String key, long milliseconds) {
+        sleep(milliseconds);
+        if (!key.equals("customer-hot")) {
+            endOther();
+        }
+    }
+
+    private static void endOther() {
+        if (OTHERS.incrementAndGet() == REST) {
+            writeTime("BENCH_REST_ENDED");
+        }
+    }
+
     /** Writes the time of the first call, for the benchmark. */
     private static void begin() {
         if (BEGUN.get() || !BEGUN.compareAndSet(false, true)) {
             return;
         }
+        writeTime("BENCH_BEGUN");
+    }
+
+    private static void writeTime(String variable) {
         String now = Double.toString(System.nanoTime() / 1e9);
         try {
-            Files.writeString(Path.of(ENV.get("BENCH_BEGUN")), now, StandardOpenOption.CREATE_NEW);
+            Files.writeString(Path.of(ENV.get(variable)), now, StandardOpenOption.CREATE_NEW);
         } catch (FileAlreadyExistsException known) {
             return;
         } catch (IOException error) {
