@@ -12,13 +12,13 @@ class Measured(NamedTuple):
     what: str
 
 
-# From the benchmark in the README, section Speed; a test compares them. Figures that nobody has
-# measured do not belong here.
+# From the benchmark: `bench.document` writes these rates and MACHINE together with the table in
+# README, section Speed; a test compares them. Figures that nobody has measured do not belong here.
 RESULTS = Measured(101_000, "one result for each record")
 EXACTLY_ONCE = Measured(88_000, "one result for each record, exactly once")
 IDEMPOTENT = Measured(54_000, "a handler that does nothing, idempotent")
 THREADS = 64
-"""The most threads that were measured in one process: they did 0.99 of what bare threads do."""
+"""The most threads that are planned for in one process; README has the rate of as many."""
 MACHINE = "two cores, which the broker shares, with records of 200 bytes"
 
 _SPARE_PARTITIONS = 2  # for each process: partitions can be added, but then keys move

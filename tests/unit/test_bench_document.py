@@ -6,97 +6,142 @@ from typing import Any
 
 import pytest
 
-from bench import contenders, document, landing, latency, lifecycle, published, tables
-from bench.scale import ScalePoint
+from bench import (
+    blocks,
+    contenders,
+    document,
+    lifecycle,
+    markdown,
+    published,
+    readme,
+    reasons,
+    tables,
+    verdicts,
+)
+from kworker.core import capacity
+from tests.unit.support.bench_report import report
+
+SOURCE = Path(capacity.__file__)
+FIRST = contenders.TARGETS[0][:2]
 
 
-def report() -> dict[str, Any]:
-    """As the two benchmarks write it, each figure another; one target of the first is not met."""
-    lines = [
-        {
-            "name": each.name,
-            "what": each.what,
-            "records_per_second": 10_000 + number,
-            "rounds": [10_000 + number, 9_000, 11_000],
-            "peak_bytes": 100 << 20,
-            "ratios": dict.fromkeys(each.beside, 1.25),
-        }
-        for number, each in enumerate(contenders.CONTENDERS)
-    ]
-    targets = [
-        {"name": name, "to": other, "least": least, "ratio": least + (0.1 if number else -0.1)}
-        for number, (name, other, least) in enumerate(contenders.TARGETS)
-    ]
-    interval = {"commit_interval": "50ms", "records_per_second": 1, "median_ms": 5, "p99_ms": 6}
-    figures = [tables.Figures(15.0, 5.0, 50_000)._asdict()]
-    point = ScalePoint(1_000, 1_000, 0.003, {"worker": 120_000_000}, 0.0)._asdict()
-    return {
-        "commit": "abc1234",
-        "cpus": 2,
-        "size": {"rounds": 3, "untargeted_rounds": 2, "records": 2_000_000},
-        "versions": {"quix": "Quix Streams 3", "parallel-consumer": "Parallel Consumer 0.5"},
-        "absent": {"celery": "no broker"},
-        "contenders": lines,
-        "targets": targets,
-        "latency": [latency.Row("some", 5.0, 20.0, 40.0, 990.0)._asdict()],
-        "lifecycle": [lifecycle.Row(lifecycle.START, [3.2, 2.0, 3.1], 3.0)._asdict()],
-        "intervals": [
-            {"guarantee": each, **interval, "entries_per_second": 9, "repeated": 1}
-            for each in ("at least once", "exactly once")
-        ],
-        "published": [published.Row("KEY", 1, [24.0], [25.0])._asdict()],
-        "landing": [landing.Row("JSON decoded", [200.0], [100.0], 1.5)._asdict()],
-        "tables": {
-            "rounds": {"pyspark": figures, "kworker": figures},
-            "targets": [tables._target(what, [1.125])._asdict() for what in tables.BOUNDS],
-        },
-        "scale": {
-            "points": {"records": [point, point | {"size": 5_000}], "keys": [point]},
-            "verdicts": [[True, "records: at 5,000 a record costs 1.02 × the least"]],
-            "computed": [{"hosts": 100, "workers": 6_200, "no_op": 2e9, "waiting": 3.9e7}],
-        },
-    }
+def page(report: dict[str, Any]) -> str:
+    return document.page(report, document.TEMPLATE.read_text())
 
 
 def test_the_page_has_each_line_of_the_benchmark_and_no_open_block() -> None:
-    page = document.page(report(), document.TEMPLATE.read_text())
-    assert "{{" not in page
-    assert [each.what for each in contenders.CONTENDERS if each.what not in page] == []
+    made = page(report())
+    assert "{{" not in made
+    assert [each.what for each in contenders.CONTENDERS if each.what not in made] == []
     for shown in (
-        "commit `abc1234` with 2 CPUs",
+        "commit `abc1234` with 2 CPUs, shared by the broker, in 5 minutes.",
+        "the same figure moved by up to 18 %.",
+        "At most 1.3 % of the CPU went to other virtual machines",
         "left out: celery: no broker",
-        "| some | 5 ms | 20 ms | 40 ms | 990 ms | yes |",
-        f"| {lifecycle.START} | ≤ 3 s | 3.10 s | **no** |",
+        "| Quix Streams | 10,000 | 9,000 … 11,000 | 100 | yes | 1.25 × (kworker, no-op,",
+        "- *aiokafka, tasks without order*: without order\n",
+        "| held | 5 ms | 20 ms | 40 ms | 990 ms | yes |",
+        f"| {lifecycle.START} | ≤ 3 s | 2.10 s | yes |",
+        "| at least once | 50ms | 1.00 | 5 ms | 6 ms | — | 9 | 1 |",
+        "| exactly once | 50ms | 1.00 | 5 ms | 6 ms | 12.3 | 9 | 1 |",
+        "| key, 1 keys | 25.00 s | 24.00 s | 1.04 × as fast |",
         "| records | 5,000 | 3.00 µs | 120 MB |",
+        "- dead 1,000: it would take long",
+        "| scale, records | may cost 1.25 × | at 5,000 a record costs 1.02 × the least | yes |",
         "| 100 | 6,200 | 2,000,000,000 | 39,000,000 |",
+        "- a worker on each core but 2",
     ):
-        assert shown in page, shown
+        assert shown in made, shown
+
+
+@pytest.mark.parametrize(
+    ("probe", "held"),
+    [("held", "yes"), ("free", "no"), ("asked", "yes"), ("left out", "—"), ("", "—")],
+)
+def test_a_row_tells_if_others_wait_for_a_slow_key(probe: str, held: str) -> None:
+    measured = report()
+    line = next(each for each in measured["contenders"] if each["name"] == "arroyo")
+    line["probe"] = probe
+    assert f"| arroyo, serial | 10,000 | 9,000 … 11,000 | 100 | {held} |" in page(measured)
+
+
+def test_latencies_of_what_is_only_asked_are_not_shown() -> None:
+    assert "| asked |" not in page(report())
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "is_shown"),
+    [
+        ("kworker-wait", "threads", True),
+        ("parallel-hot", "parallel-even", True),
+        ("parallel-wait", "threads", False),
+    ],
+)
+def test_ratios_are_shown_of_kworker_or_within_a_family(
+    name: str, other: str, *, is_shown: bool
+) -> None:
+    """A rival is compared with what others do in its own row, by kworker's ratio there."""
+    figures = {"records_per_second": 5, "rounds": [5], "peak_bytes": 0}
+    lines = [
+        {"name": other, "what": "the base", "ratios": {}, **figures},
+        {"name": name, "what": "the other", "ratios": {other: 4.44}, **figures},
+    ]
+    assert ("4.44 × (the other)" in blocks._compared(report(), lines)) is is_shown
+
+
+def test_rivals_that_lack_the_same_share_a_note() -> None:
+    lines = [
+        {"what": what, "lacks": lacks}
+        for what, lacks in (("a", "order"), ("b", ""), ("c", "commits"), ("d", "order"))
+    ]
+    assert blocks._lacking(lines) == "- *a; d*: without order\n- *c*: without commits"
+    assert blocks._lacking([{"what": "b"}]) == ""
+
+
+def test_a_report_of_an_older_benchmark_is_shown_without_the_rest() -> None:
+    measured = report()
+    for line in measured["contenders"]:
+        for name in ("stolen", "lacks", "probe"):
+            del line[name]
+    del measured["seconds"], measured["scale"]["left_out"], measured["scale"]["assumptions"]
+    made = page(measured)
+    assert "It assumes" not in made
+    assert "*aiokafka" not in made
+
+
+def test_the_largest_stolen_share_is_of_any_part() -> None:
+    """As a number or as one for each round; shares of something else do not count."""
+    parts = {"a": [{"stolen": 0.01, "share": 0.9}], "b": {"stolen": [0.0, 0.02]}, "c": {"d": 3}}
+    assert list(blocks._stolen(parts)) == [0.01, 0.0, 0.02]
+
+
+def test_a_row_in_which_the_rival_failed_is_shown_as_not_known() -> None:
+    measured = report()
+    row = published.Row("KEY", 1, [], [], left_out="no record\nin 60 s | see the log")
+    measured["published"] = [row._asdict()]
+    made = page(measured)
+    assert "| key, 1 keys | — | — | left out: no record in 60 s \\| see the log |" in made
+    assert "| Parallel Consumer's table: key, 1 keys | ≥ 0.98 × |  | not known |" in made
 
 
 def test_each_target_is_told_with_what_was_reached() -> None:
-    told = list(document._told(report()))
-    wanted = len(contenders.TARGETS) + 1 + 1 + len(tables.BOUNDS) + 1 + 1
-    assert len(told) == wanted
-    assert [what for what, *_, met in told if not met] == [
-        "kworker, no-op, key order, commits, beside raw poll(), tuned",
-        lifecycle.START,
+    told = list(verdicts.verdicts(report()))
+    wanted = len(contenders.TARGETS) + 1 + 1 + len(tables.BOUNDS) + 1 + 2
+    assert len(told) == len({each.target for each in told}) == wanted
+    assert [each.what for each in told if not each.met] == [
+        "kworker, no-op, key order, commits, beside raw poll(), tuned"
     ]
+
+
+def test_a_reason_is_of_a_target_that_there_is() -> None:
+    targets = {each.target for each in verdicts.verdicts(report())}
+    assert {target for target in reasons.REASONS if isinstance(target, tuple)} <= targets
 
 
 @pytest.mark.parametrize("template", ["{{ no-op }}", "{{ no-op }}\n{{ unheard-of }}"])
 def test_a_page_without_all_tables_is_refused(template: str) -> None:
     with pytest.raises(LookupError, match="the template's blocks differ"):
         document.page(report(), template)
-
-
-def test_only_the_marked_table_of_the_readme_is_replaced() -> None:
-    readme = f"above\n{document.BEGIN}\nold\n{document.END}\nbelow\n"
-    made = document.with_table(readme, report())
-    assert made.startswith("above\n")
-    assert made.endswith("below\n")
-    assert "old" not in made
-    assert "| Quix Streams | 10,000 | 1.25 × |" in made
-    assert document.with_table(made, report()) == made
 
 
 @pytest.mark.parametrize(
@@ -111,38 +156,68 @@ def test_only_the_marked_table_of_the_readme_is_replaced() -> None:
     ],
 )
 def test_a_rate_has_three_digits(per_second: float, told: str) -> None:
-    assert document.rate(per_second) == told
+    assert markdown.rate(per_second) == told
+    assert markdown.rounded(per_second) == float(told.replace(",", ""))
 
 
-def test_page_plots_and_figures_are_written_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Checkout:
+    """The files that the command reads and writes, in a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.page, self.plots = folder / "performance.md", folder / "performance"
+        self.readme, self.capacity = folder / "README.md", folder / "capacity.py"
+        self.readme.write_text(f"{readme.BEGIN}\n{readme.END}")
+        self.capacity.write_text(SOURCE.read_text())
+        self.inputs = [str(folder / "bench.json"), str(folder / "scale.json")]
+
+    def give(self, measured: dict[str, Any]) -> None:
+        scale = measured.pop("scale")
+        for path, figures in zip(self.inputs, (measured, scale), strict=True):
+            Path(path).write_text(json.dumps(figures))
+
+    def made(self) -> dict[Path, bytes]:
+        found = [self.page, self.readme, self.capacity, *self.plots.glob("*")]
+        return {path: path.read_bytes() for path in found if path.exists()}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
+    there = Checkout(tmp_path)
+    monkeypatch.setattr(document, "PAGE", there.page)
+    monkeypatch.setattr(document, "README", there.readme)
+    monkeypatch.setattr(document, "CAPACITY", there.capacity)
+    return there
+
+
+def test_page_plots_and_figures_are_written_together(checkout: Checkout) -> None:
     """And from the kept figures they can be made again."""
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{document.BEGIN}\n{document.END}")
-    monkeypatch.setattr(document, "PAGE", tmp_path / "performance.md")
-    monkeypatch.setattr(document, "README", readme)
-    measured = report()
-    scale = measured.pop("scale")
-    (tmp_path / "bench.json").write_text(json.dumps(measured))
-    (tmp_path / "scale.json").write_text(json.dumps(scale))
-    document.main([str(tmp_path / "bench.json"), str(tmp_path / "scale.json")])
-    folder = tmp_path / "performance"
-    made = {path: path.read_bytes() for path in [*folder.iterdir(), tmp_path / "performance.md"]}
-    for path in made:
-        if path.name != document.KEPT:
-            path.unlink()
+    before = checkout.made()
+    checkout.give(report())
+    document.main(checkout.inputs)
+    made = checkout.made()
+    assert [path for path, old in before.items() if made[path] == old] == []
+    checkout.page.unlink()
+    for path in checkout.plots.glob("*.svg"):
+        path.unlink()
     document.main([])
-    assert {path: path.read_bytes() for path in made} == made
-    assert {path.name for path in folder.iterdir()} == {
+    assert checkout.made() == made
+    assert {path.name for path in checkout.plots.iterdir()} == {
         document.KEPT,
         *(f"{kind}.svg" for kind in document.PLOTTED),
     }
-    kept = json.loads((folder / document.KEPT).read_text())
-    assert (tmp_path / "performance.md").read_text() == document.page(
-        kept, document.TEMPLATE.read_text()
-    )
-    assert ">records<" in (folder / "scale.svg").read_text()
+    assert checkout.page.read_text() == page(report())
+    assert ">records<" in (checkout.plots / "scale.svg").read_text()
+
+
+def test_a_report_with_an_unexplained_target_changes_no_file(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = checkout.made()
+    checkout.give(report())
+    monkeypatch.delitem(reasons.REASONS, FIRST)
+    with pytest.raises(SystemExit, match=r"say in bench/reasons.py why .* was not reached"):
+        document.main(checkout.inputs)
+    assert checkout.made() == before
 
 
 def test_one_file_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

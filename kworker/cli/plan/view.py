@@ -91,7 +91,7 @@ def _why(question: PlanQuestion, plan: CapacityPlan) -> str:
         return f"one does {plan.limits.rate:,} records/s at most ({plan.measured.what})"
     if question.is_async:
         return f"at most {plan.limits.handlers:,} in one, the default (none was measured)"
-    return f"at most {plan.limits.handlers:,} in one: more were not measured"
+    return f"at most {plan.limits.handlers:,} in one: more are not planned for"
 
 
 def _partitions(plan: CapacityPlan) -> str:
@@ -116,7 +116,8 @@ def _warnings(question: PlanQuestion, plan: CapacityPlan) -> Iterator[str]:
     """
     handlers, limits = plan.workers.handlers, plan.limits
     if handlers > limits.handlers and not question.is_async:
-        yield f"{handlers:,} threads in a process are more than the {limits.handlers} measured"
+        most = f"{limits.handlers} for which processes are planned"
+        yield f"{handlers:,} threads in a process are more than the {most}"
     rate = question.load.rate * question.load.headroom / plan.workers.processes
     if rate > limits.rate:
         yield (
