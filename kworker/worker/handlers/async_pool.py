@@ -19,7 +19,8 @@ from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.task_traces import TaskTraces
 from kworker.worker.handlers.thread_pool import emptied, place_of
 
-SLACK_S = 0.005
+SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
+_SLACK = 0.5  # of the time in which all that waits will have begun
 EACH = 2  # records: one that a handler runs, and one that waits for it
 
 
@@ -46,6 +47,7 @@ class AsyncPool:
         self.completed = CompletionQueue()
         self._handed = 0  # by the poll thread
         self._finished = 0  # by the loop's thread
+        self._pace = Pace()
         self._times = self.completed.new_times()
         self._loop = loop
         self._watch = LoopWatch(loop)
@@ -70,9 +72,13 @@ class AsyncPool:
     def slack_s(self) -> float:
         """Returns the seconds that the poll loop may sleep before it collects this pool's outcomes.
 
-        Returns 0 if a handler is free, so that the poll loop gives this handler a record soon.
+        Returns 0 if a handler is free, or soon will be without a record that waits: then the poll
+        loop must be quick.
         """
-        return 0.0 if self._in_hand() < len(self._hands) else SLACK_S
+        if self._in_hand() < len(self._hands):
+            return 0.0
+        slack_s = _SLACK * len(self._waiting) * self._pace.seconds_each(self._finished)
+        return 0.0 if slack_s < SLACK_LEAST_S else min(slack_s, SLACK_MOST_S)
 
     def hand(self, run: deque[Record]) -> None:
         """Has the loop run these records once handlers are free. Called by the poll thread."""
@@ -190,3 +196,23 @@ class AsyncPool:
         self.completed.add(record)
         self.completed.wake()
         return type(outcome) is Failed
+
+
+class Pace:
+    """The seconds from the end of one record to the next, of late. Used by the poll thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at, self._finished = clock(), 0
+        self._each_s = 0.0
+
+    def seconds_each(self, finished: int) -> float:
+        """Returns the seconds for each record since the last call in which any had ended.
+
+        `finished` is the number of records that have ended so far.
+        """
+        now = self._clock()
+        if more := finished - self._finished:
+            self._each_s = (now - self._at) / more
+            self._at, self._finished = now, finished
+        return self._each_s

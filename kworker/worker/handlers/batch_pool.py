@@ -10,7 +10,7 @@ from typing import ClassVar, NoReturn, Protocol
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
 from kworker.log.running import this_thread
-from kworker.worker.handlers.async_pool import SLACK_S
+from kworker.worker.handlers.async_pool import SLACK_LEAST_S
 from kworker.worker.handlers.batch_buffer import BatchBuffers
 from kworker.worker.handlers.batch_run import AsyncRunBatch, HandlerBatch, RunBatch
 from kworker.worker.handlers.completions import CompletionQueue
@@ -84,7 +84,7 @@ class BatchPool:
 
         Returns 0 if a batch may begin, so that the poll loop gives the pool records soon.
         """
-        return 0.0 if len(self._running) < self._runners.most else SLACK_S
+        return 0.0 if len(self._running) < self._runners.most else SLACK_LEAST_S
 
     def reclaim(self, now: float) -> list[Record]:
         """Begins the batches that are due. Called at each turn of the poll thread.

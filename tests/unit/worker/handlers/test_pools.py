@@ -29,7 +29,7 @@ from kworker.core.outcome import (
 from kworker.core.record import Record
 from kworker.instance.scoreboard import Scoreboard, Text
 from kworker.log.running import TASK
-from kworker.worker.handlers.async_pool import AsyncPool
+from kworker.worker.handlers.async_pool import SLACK_MOST_S, AsyncPool, Pace
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.handler_loop import NEW_LOOP, HandlerLoop, NewLoop
 from kworker.worker.handlers.invocation import AsyncSteps, message_of
@@ -780,6 +780,46 @@ def test_the_end_of_a_pool_ends_the_tasks_that_rest(loops: Pools) -> None:
     pool.stop()
     pool._loop.run(others).result(WAIT_S)
     assert pool._loop._tasks == set()
+
+
+def test_the_pace_is_that_between_the_last_two_looks() -> None:
+    """A look at which nothing more has ended tells nothing new."""
+    now = 10.0
+    pace = Pace(lambda: now)
+    assert pace.seconds_each(0) == 0.0
+    now = 12.0
+    assert pace.seconds_each(4) == 0.5
+    now = 13.0
+    assert pace.seconds_each(4) == 0.5
+    now = 15.0
+    assert pace.seconds_each(7) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("each_s", "slack_s"), [(0.0, 0.0), (0.0002, 0.0), (0.001, 0.0015), (1.0, SLACK_MOST_S)]
+)
+def test_a_loop_leaves_slack_as_long_as_records_wait(
+    loops: Pools, each_s: float, slack_s: float
+) -> None:
+    """With few hands and quick handlers they would idle while the poll loop sleeps."""
+    gates = Gates()
+    gates.hold(0, 1, 2)
+
+    async def work(record: Record, began: float) -> Outcome:
+        await asyncio.to_thread(gates.work, record, began)
+        return NO_RESULTS
+
+    pool = loops(work, 3)
+    pool.hand(a_run(0, 1))
+    gates.until_begun(0, 1)
+    pool._pace._each_s = each_s
+    assert pool.slack_s() == 0.0, "a hand is free"
+    pool.hand(a_run(2, 3, 4, 5))
+    gates.until_begun(2)
+    assert pool.slack_s() == pytest.approx(slack_s)
+    pool.withdraw(())
+    gates.release(0, 1, 2)
+    ended(pool, 3)
 
 
 def test_a_record_for_each_hand_waits_beside_the_loop(loops: Pools) -> None:
