@@ -43,6 +43,7 @@ class AsyncPool:
         self._most = EACH * len(hands)
         self._waiting: deque[Record] = deque()  # for a handler to begin them
         self._resting: list[asyncio.Future[None]] = []  # those for which tasks wait
+        self._spawning = False  # tasks that have not begun: they have taken no hand yet
         self._begun_last = -1  # the index of the hand with which the last record began
         self.completed = CompletionQueue()
         self._handed = 0  # by the poll thread
@@ -89,8 +90,8 @@ class AsyncPool:
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
         """Returns an empty list, but logs which code blocks the event loop, if any does.
 
-        The loop starts all records at once, so none waits behind another. Called at each turn of
-        the poll loop.
+        No record waits behind a slow one, since each goes to the next task that is free. Called at
+        each turn of the poll loop.
         """
         self._watch.turn(has_work=self.has_work)
         return []
@@ -128,8 +129,14 @@ class AsyncPool:
             if not (rest := resting.pop()).done():  # else its task was cancelled
                 rest.set_result(None)
                 wanted -= 1
-        if wanted:
-            self._loop.spawn(self._serve, self._waiting, self._free)
+        if wanted and not self._spawning:  # else what has been spawned looks again
+            self._spawning = self._loop.spawn(
+                self._serve, self._waiting, min(wanted, len(self._free)), self._begin_again
+            )
+
+    def _begin_again(self) -> None:
+        self._spawning = False
+        self._begin()
 
     def _end_rests(self) -> None:
         for rest in self._resting:
@@ -176,9 +183,11 @@ class AsyncPool:
                     outcome = end(record, await begin(record, now_ns)) if owned else NOT_ATTEMPTED
                 except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                     outcome = Failed(error)
-                if self._has_ended(record, outcome, now_ns) or traces.left():
+                failed = self._has_ended(record, outcome, now_ns)
+                # A rest may be long; and the traceback of a failure refers to this frame.
+                del record, outcome
+                if failed or traces.left():
                     break
-                del record, outcome  # a rest may be long
         finally:
             hand.clear()
             self._free.append(index)

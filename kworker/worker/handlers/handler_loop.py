@@ -6,9 +6,10 @@ import threading
 import time
 from asyncio import base_events, events
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, thread
 from contextlib import suppress
+from math import inf
 from multiprocessing.util import register_after_fork
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -52,7 +53,7 @@ class HandlerLoop:
     def start(self) -> None:
         self._thread.start()
 
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls `function` in the next turn of the loop, unless stopped. Called by any thread."""
         self._loop.call_soon_threadsafe(self._call, function, arguments)
 
@@ -78,23 +79,30 @@ class HandlerLoop:
         return self._stopped
 
     def spawn(
-        self, begin: Begin[_Item], items: deque[_Item], free: Collection[object] | None = None
-    ) -> None:
-        """Starts a coroutine for each item, or for each element of `free` if these are fewer.
+        self,
+        begin: Begin[_Item],
+        items: deque[_Item],
+        most: float = inf,
+        then: Callable[[], None] | None = None,
+    ) -> bool:
+        """Starts a coroutine for each item, but not more than `most`; returns True if it did.
 
-        The coroutine must take one of `items`, and what it needs of `free`, before it awaits
-        anything; if another one has left none, it ends. It must catch every exception of what it
-        runs. It calls `hold` at its begin, and `release` at its end. Called on the loop's thread
-        only. Does nothing once the loop is stopped.
+        The coroutine must take one of `items` before it awaits anything; if another one has left
+        none, it ends. It must catch every exception of what it runs. It calls `hold` at its begin,
+        and `release` at its end. Calls `then` once each has begun, except those that were cancelled
+        before: a handler may cancel every task of the loop. Without `then`, starts others for what
+        those have left. Called on the loop's thread only. Does nothing once the loop is stopped.
         """
-        wanted = len(items) if free is None else min(len(items), len(free))
+        wanted = int(min(len(items), most))
         if self._stopped or not wanted:
-            return
+            return False
         for _ in range(wanted):
             self._loop.create_task(begin(items))
-        # By then each has begun, except those that were cancelled before: a handler may cancel
-        # every task of the loop.
-        self._loop.call_soon(self.spawn, begin, items, free)
+        if then is None:
+            self._loop.call_soon(self.spawn, begin, items)
+        else:
+            self._loop.call_soon(then)
+        return True
 
     def hold(self) -> "asyncio.Task[None]":
         """Returns the running task, and keeps it: the loop itself has only weak references."""
@@ -156,7 +164,7 @@ class HandlerLoop:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def _call(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         if not self._stopped:
             function(*arguments)
 

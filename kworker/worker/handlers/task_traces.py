@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from gc import get_referents
 from operator import is_not
 from sys import getrefcount
 from typing import Any
@@ -15,20 +16,25 @@ class TaskTraces:
     """Tells whether handlers have left anything in a task, which must then not run another record.
 
     A handler may set context variables, have the task cancelled, add a callback for its end, name
-    it, or keep it, for example as the key of a dictionary. Owned by the task.
+    it, give it attributes, or keep it, for example as the key of a dictionary. What a task factory
+    has given to a task, such as a scope for traces, is meant for one record, too. Owned by the
+    task.
     """
 
     def __init__(self, task: "asyncio.Task[Any]") -> None:
         self._task = task
         self._name = task.get_name()
         self._context = Context()
-        self._references = 0
+        self._references = self._referents = 0
+        self._factory: object = None
 
     def begin(self) -> None:
         """Notes how the task is before its first handler. Called by the running task itself."""
         TASK.set(None)
         self._context = copy_context()
+        self._factory = asyncio.get_running_loop().get_task_factory()
         self._references = self._count_references()
+        self._referents = len(get_referents(self._task))
 
     def left(self) -> bool:
         """Returns True if the task differs from what it was, so that it must end."""
@@ -37,7 +43,11 @@ class TaskTraces:
         task, context, before = self._task, copy_context(), self._context
         return bool(
             task.cancelling()
+            # It is not yet cancelled if a handler took that back, but would be.
+            or task._must_cancel  # type: ignore[attr-defined]
             or task._callbacks
+            or self._factory
+            or len(get_referents(task)) != self._referents  # its attributes
             or task.get_name() != self._name
             # None of the first variables can be missing: only a context that sets one can reset it.
             or len(context) != len(before)

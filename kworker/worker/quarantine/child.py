@@ -209,6 +209,7 @@ def _serve(setup: Setup, parent: Parent, board_fd: int) -> int:
     pool.start()
     IsolatedRunner(pool, slot).serve(parent)
     try:
+        pool.stop()
         handlers.close()
     except Exception as error:  # noqa: BLE001 - the user's code; every outcome is sent
         _LOG.warning(

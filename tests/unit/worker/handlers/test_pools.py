@@ -210,9 +210,7 @@ def test_a_handlers_exception_is_an_outcome_and_its_thread_lives(
     assert second.outcome is NO_RESULTS
 
 
-def test_a_kept_exception_keeps_no_later_record(
-    threads: Pools,
-) -> None:
+def test_a_kept_exception_keeps_no_record(pools: Pools) -> None:
     """With that would go the values of all that waited with it for Kafka."""
 
     def work(record: Record, _began: float) -> Outcome:
@@ -220,7 +218,7 @@ def test_a_kept_exception_keeps_no_later_record(
             raise ValueError
         return NO_RESULTS
 
-    pool = threads(work)
+    pool = pools(work)
     pool.hand(a_run(0, 1, 2))
     first, *_ = ended(pool, 3)
     eventually(lambda: not pool.has_work, timeout_s=WAIT_S)
@@ -228,7 +226,7 @@ def test_a_kept_exception_keeps_no_later_record(
     traceback = first.outcome.error.__traceback__
     assert traceback
     kept = traceback.tb_frame.f_locals.values()
-    assert [each for each in kept if isinstance(each, Record)] == []
+    assert [each for each in kept if isinstance(each, Record | Failed)] == []
 
 
 def test_a_handler_is_told_when_it_began(threads: Pools) -> None:
@@ -661,6 +659,8 @@ LEFT: dict[str, Callable[[], object]] = {
     "a weak reference": lambda: KEPT.append(WeakSet(filter(None, [asyncio.current_task()]))),
     "a callback": of_task(lambda task: task.add_done_callback(KEPT.append)),
     "a cancellation": of_task(lambda task: task.cancel()),
+    "a cancellation taken back": of_task(lambda task: (task.cancel(), task.uncancel())),
+    "an attribute": of_task(lambda task: setattr(task, "user", "the first")),
     "a name": of_task(lambda task: task.set_name("the first")),
     "a failure": fails,
 }
@@ -681,6 +681,57 @@ def test_what_a_handler_leaves_in_its_task_ends_with_it(loops: Pools, left: str)
     assert second.endswith("None")
     assert second == third
     KEPT.clear()
+
+
+def test_a_task_of_a_users_factory_runs_one_record(loops: Pools) -> None:
+    """It may have given the task a scope, to which each record would add its own."""
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **more: Any) -> Any:
+        return asyncio.Task(coroutine, loop=loop, **more)
+
+    names: list[str] = []
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        names.append(asyncio.current_task().get_name())  # type: ignore[union-attr]
+        return NO_RESULTS
+
+    pool = loops(work, 1)
+    pool._loop._loop.set_task_factory(factory)
+    pool.hand(a_run(1, 2, 3))
+    ended(pool, 3)
+    assert len(set(names)) == 3
+
+
+def fail_together(_record: Record) -> None:
+    raise ValueError("no")
+
+
+def leave_a_variable(record: Record) -> None:
+    VARIABLE.set(record)
+
+
+@pytest.mark.parametrize("act", [fail_together, leave_a_variable])
+def test_tasks_that_end_together_are_replaced_once(
+    loops: Pools, act: Callable[[Record], None]
+) -> None:
+    """If each started others for all that waits, there would be the square of their number."""
+    made = 0
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **more: Any) -> Any:
+        nonlocal made
+        made += 1
+        return asyncio.Task(coroutine, loop=loop, **more)
+
+    async def work(record: Record, _began: float) -> Outcome:
+        await asyncio.sleep(0.01)
+        act(record)
+        return NO_RESULTS
+
+    pool = loops(work, 100)
+    pool._loop._loop.set_task_factory(factory)
+    pool.hand(a_run(*range(400)))
+    ended(pool, 400)
+    assert made <= 500
 
 
 def test_a_handler_that_resets_its_variable_leaves_nothing(loops: Pools) -> None:
