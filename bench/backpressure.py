@@ -3,9 +3,10 @@
 It starts a Kafka and a billing service that takes 200 ms a call, lets one producer write 10,000
 messages of 40 KB, and runs three consumers one after the other, each held by the kernel to the same
 memory: one that does nothing and prints its rate; one that calls the service for each message,
-without a limit on what it has begun; and kworker with the same call. It takes about a minute,
-draws memory and messages in memory over time, and ends with 0 when the second is killed, the others
-have done all, and the memory of kworker is flat. The programs are in `examples/backpressure`.
+without a limit on what it has begun; and kworker with the same call. It takes about a minute, and
+draws the memory of each over time, and the number of messages in it. The exit code is 0 if the
+second ran out of memory, the others did all, and the memory of kworker stayed flat, or it ended too
+soon to tell. The programs are in `examples/backpressure`.
 """
 
 import argparse

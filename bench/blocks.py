@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from bench import contenders, landing, latency, lifecycle, published, tables
-from bench.markdown import cell, rate, table
+from bench.markdown import cell, counted, rate, table
 from bench.verdicts import explanations, verdicts
 
 Figures = Mapping[str, Any]
@@ -18,27 +18,28 @@ _MET = {True: "yes", False: "**no**", None: "not known"}
 def _size(report: Figures) -> str:
     size = report["size"]
     return (
-        f"Measured at commit `{report['commit']}` with {report['cpus']} CPUs, shared by the"
-        f" broker{''.join(_minutes(report))}. A figure beside rivals is the median of"
-        f" {size['rounds']} rounds ({size['untargeted_rounds']} where no ratio is wanted), and a"
-        " ratio that of the ratios of the rounds. What follows from"
-        f" [tables](#from-a-topic-into-a-table) on has up to {size['part_rounds']} rounds. There"
-        f" are up to {size['records']:,} records, and fewer where a contender is"
-        f" slow.{''.join(_noise(report))}"
+        f"Measured at commit `{report['commit']}` with {report['cpus']} CPUs, which the broker"
+        f" shares.{''.join(_minutes(report))} Before [tables](#from-a-topic-into-a-table), a figure"
+        f" is the median of {counted(size['rounds'], 'round')}, or of"
+        f" {size['untargeted_rounds']:,} where no ratio is wanted, and a ratio is the median of the"
+        f" ratios of the rounds. From there on, there are up to"
+        f" {counted(size['part_rounds'], 'round')}. A contender reads up to {size['records']:,}"
+        f" records, and fewer if it is slow.{''.join(_noise(report))}"
     )
 
 
 def _minutes(report: Figures) -> Iterator[str]:
-    """Yields the time that `make bench` took, if the report tells it."""
+    """Yields a sentence on the time of all measurements of `make bench`, if the report tells it."""
     if seconds := report.get("seconds"):
-        yield f", in {sum(seconds.values()) / 60:.0f} minutes"
+        minutes = counted(round(sum(seconds.values()) / 60), "minute")
+        yield f" The measurements, repeated ones included, took {minutes}."
 
 
 def _noise(report: Figures) -> Iterator[str]:
     """Yields sentences on what disturbed the figures, as far as the report tells it."""
     rounds = [line["rounds"] for line in report["contenders"]]
     moved = max((1 - min(rates) / max(rates) for rates in rounds), default=0.0)
-    yield f" From one round to the next, the same figure moved by up to {100 * moved:.0f} %."
+    yield f" Of one contender, the slowest round is up to {100 * moved:.0f} % below the fastest."
     if shares := list(_stolen(report)):
         yield (
             f" At most {100 * max(shares):.1f} % of the CPU went to other virtual machines in any"
@@ -125,11 +126,11 @@ def _latency(report: Figures) -> str:
     for row in (latency.Row(**each) for each in report["latency"]):
         if row.only_asked:
             continue  # for the tables of contenders
-        delays = (row.median_ms, row.p99_ms, row.worst_ms, row.beside_ms)
-        held = _yes_or_no(row.holds_others)
-        rows.append([row.name, *(f"{delay:,.0f} ms" for delay in delays), held])
-    slow = "worst beside a record of 1 s"
-    return table(["", "median", "99 %", "worst", slow, "others wait for it"], rows)
+        delays = (row.median_ms, row.p99_ms, row.worst_ms, row.beside_p99_ms, row.beside_ms)
+        cells = (_UNKNOWN if delay is None else f"{delay:,.0f} ms" for delay in delays)
+        rows.append([row.name, *cells, _yes_or_no(row.holds_others)])
+    slow = ("99 % beside a record of 1 s", "worst beside it", "others wait for it")
+    return table(["", "median", "99 %", "worst", *slow], rows)
 
 
 def _lifecycle(report: Figures) -> str:
@@ -156,7 +157,7 @@ def _intervals(report: Figures) -> str:
         for row in report["intervals"]
     ]
     head = ["", "`commit_interval`", "records/s", "median", "99 %"]
-    return table([*head, "requests/s", "entries/s", "repeated"], rows)
+    return table([*head, "requests/s", "entries/s", "came twice"], rows)
 
 
 def _requests(row: Figures) -> str:
@@ -168,7 +169,7 @@ def _published(report: Figures) -> str:
     rows = []
     for each in report["published"]:
         row = published.Row(**each)
-        case = f"{row.ordering.lower()}, {row.keys:,} keys"
+        case = f"{row.ordering.lower()}, {counted(row.keys, 'key')}"
         if row.left_out:
             rows.append([case, _UNKNOWN, _UNKNOWN, f"left out: {cell(row.left_out)}"])
         else:
@@ -257,5 +258,5 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
     "scale": _scale,
     "computed": _computed,
     "targets": _targets,
-    "reasons": lambda report: explanations(verdicts(report)),
+    "reasons": lambda report: explanations(verdicts(report), report["commit"]),
 }

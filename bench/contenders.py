@@ -28,8 +28,8 @@ class Mode(NamedTuple):
     variables: Mapping[str, str]
 
 
-KEY_ORDER, RETRIES, DEAD = "order by key", "retries in a delay topic", "dead letters"
-EXACTLY_ONCE, IN_TOPIC = "exactly once", "results"
+KEY_ORDER, DEAD, EXACTLY_ONCE = "order by key", "dead letters", "exactly once"
+RETRIES, IN_TOPIC = "delayed retries that survive a restart", "results in a topic"
 
 QUIX = Mode("quix", "Quix Streams", f"{RETRIES}, {DEAD}", {})
 ARROYO = Mode("arroyo", "arroyo, serial", f"{RETRIES}, {EXACTLY_ONCE}", {"BENCH_ARROYO": "serial"})
@@ -42,7 +42,7 @@ ARROYO_PROCESSES = Mode(
 AIOKAFKA = Mode(
     "aiokafka",
     "aiokafka, tasks without order",
-    f"{KEY_ORDER}, {RETRIES}, {DEAD}, {EXACTLY_ONCE}",
+    f"{KEY_ORDER}, {RETRIES}, {DEAD}",
     {},
 )
 FASTSTREAM = Mode(
@@ -56,12 +56,14 @@ FASTSTREAM_BATCHES = Mode(
 )
 # The handlers of a batch that wait all run at the same time.
 FASTSTREAM_AT_ONCE = FASTSTREAM_BATCHES._replace(lacks=f"{KEY_ORDER}, {FASTSTREAM.lacks}")
+# Its retries with a countdown are in Redis: they survive a restart.
 CELERY = Mode(
     "celery",
     "Celery with Redis, without order",
-    f"a reader of Kafka, {KEY_ORDER}, {RETRIES}, {DEAD}, {EXACTLY_ONCE}, {IN_TOPIC}",
+    f"a reader of Kafka, {KEY_ORDER}, {DEAD}, {EXACTLY_ONCE}, {IN_TOPIC}",
     {},
 )
+# It delays retries in memory: after a restart it does not know that a record has failed.
 PARALLEL = Mode(
     "parallel-consumer",
     "Parallel Consumer, by key",
@@ -98,8 +100,12 @@ class Contender:
     `probe` names the row of `bench.latency` that tells whether it lets other keys wait behind a
     slow one: a property of a framework in a mode, whatever the handler is. Without a handler there
     is none. `lacks` names what it does not have of: order by key, commits after the handler,
-    retries in a delay topic, dead letters, exactly once, results. A framework has what it offers,
-    used here or not; what is written by hand has only what is written.
+    delayed retries that survive a restart, dead letters, exactly once, results in a topic. A
+    framework has what it offers, used here or not; what is written by hand has only what is
+    written.
+
+    `what` names the line below those before it. `in_full` is for one that cannot be read without
+    them.
     """
 
     name: str
@@ -121,6 +127,12 @@ class Contender:
     part: float = 0.5  # share of the records: slow contenders read fewer
     probe: str = ""
     lacks: str = ""
+    in_full: str = ""
+
+    @property
+    def alone(self) -> str:
+        """The name of the line that can be read without the others."""
+        return self.in_full or self.what
 
     def program(self, records: int) -> Program:
         """The program to run, of a rival."""
@@ -153,8 +165,10 @@ def _loop(name: str, what: str) -> Contender:
     return Contender(name, what, part=ALL, lacks=LOOP_LACKS)
 
 
-def _pool(name: str, what: str, probe: str) -> Contender:
-    return Contender(name, what, ("poll",), part=0.12, probe=probe, lacks=POOL_LACKS)
+def _pool(name: str, what: str, probe: str, in_full: str = "") -> Contender:
+    return Contender(
+        name, what, ("poll",), part=0.12, probe=probe, lacks=POOL_LACKS, in_full=in_full
+    )
 
 
 def _rival(mode: Mode, name: str, what: str, handler: str, part: float, **more: Any) -> Contender:
@@ -170,15 +184,34 @@ NO_OP = (
     _loop("poll", "raw poll(), tuned"),
     _loop("consume", "raw consume(500), tuned"),
     _pool("pool", "hand-written pool, tuned, commits a batch", POOL),
-    _pool("pool-waits", "the same, written another way", POOL_WAITS),
-    _rival(QUIX, "quix", "Quix Streams", "no_op", 0.15),
-    _rival(ARROYO, "arroyo", "arroyo, serial", "no_op", 0.15),
+    _pool(
+        "pool-waits",
+        "the same, written another way",
+        POOL_WAITS,
+        "hand-written pool, tuned, another way",
+    ),
+    _rival(QUIX, "quix", "Quix Streams", "no_op", 0.15, in_full="Quix Streams, no-op"),
+    _rival(ARROYO, "arroyo", "arroyo, serial", "no_op", 0.15, in_full="arroyo, no-op, serial"),
     _rival(AIOKAFKA, "aiokafka", "aiokafka, tasks without order", "no_op", 0.15, concurrency=TASKS),
     _rival(FASTSTREAM, "faststream", "FastStream, a record a call", "no_op", 0.006),
     _rival(FASTSTREAM_BATCHES, "faststream-batches", "FastStream, 1,000 a call", "no_op", 0.5),
     _rival(CELERY, "celery", "Celery with Redis, without order", "no_op", 0.0015),
-    _rival(PARALLEL, "parallel", "Parallel Consumer, by key", "no_op", 0.25),
-    _rival(PARALLEL_UNORDERED, "parallel-unordered", "Parallel Consumer, unordered", "no_op", 0.25),
+    _rival(
+        PARALLEL,
+        "parallel",
+        "Parallel Consumer, by key",
+        "no_op",
+        0.25,
+        in_full="Parallel Consumer, no-op, by key",
+    ),
+    _rival(
+        PARALLEL_UNORDERED,
+        "parallel-unordered",
+        "Parallel Consumer, unordered",
+        "no_op",
+        0.25,
+        in_full="Parallel Consumer, no-op, unordered",
+    ),
     Contender(
         "kworker",
         "kworker, no-op, key order, commits",
@@ -195,6 +228,7 @@ NO_OP = (
         retries=5_000,
         part=0.6,
         probe=KWORKER,
+        in_full="kworker, no-op, while 5,000 wait for a retry",
     ),
     Contender(
         "kworker-partitions",
@@ -204,6 +238,7 @@ NO_OP = (
         ordering="partition",
         part=0.6,
         probe=KWORKER_PARTITIONS,
+        in_full="kworker, no-op, in the order of partitions",
     ),
 )
 
@@ -224,6 +259,7 @@ RESULTS = (
         exactly_once=True,
         part=0.25,
         probe=KWORKER_ONCE,
+        in_full="kworker, a result produced for each, exactly once",
     ),
     _rival(QUIX, "quix-decoded", "Quix, JSON and a result", "decoded", 0.1),
     _rival(ARROYO, "arroyo-decoded", "arroyo, JSON and a result", "decoded", 0.05),
@@ -241,6 +277,7 @@ RESULTS = (
         "FastStream, the same in batches",
         "decoded",
         0.03,
+        in_full="FastStream, JSON and a result, in batches",
     ),
     _rival(
         PARALLEL,
@@ -265,6 +302,7 @@ RESULTS = (
         "decoded",
         0.1,
         exactly_once=True,
+        in_full="Quix, JSON and a result, exactly once",
     ),
     _rival(
         PARALLEL_TRANSACTIONAL,
@@ -274,6 +312,7 @@ RESULTS = (
         0.04,
         concurrency=PRODUCING,
         exactly_once=True,
+        in_full="Parallel Consumer, JSON and a result, transactional",
     ),
     Contender(
         "kworker-decoded-exactly-once",
@@ -283,6 +322,7 @@ RESULTS = (
         exactly_once=True,
         part=0.2,
         probe=KWORKER_ONCE,
+        in_full="kworker, JSON and a result, exactly once",
     ),
 )
 
@@ -365,6 +405,7 @@ WAITING = (
         handler="wait",
         claims=True,
         probe=KWORKER_CLAIMS,
+        in_full="kworker, 64 threads, 10 ms each, idempotent",
     ),
     _waiting(
         "threads-256",
@@ -468,7 +509,7 @@ CLAIMS = (
 DISTURBED = 0.1  # share of the records in each topic of keys of their own
 OTHERS = 1 - 1 / HOT_EVERY
 # Of a topic's end: there may be a few more slow records than one of a hundred.
-OTHERS_OF_PART = OTHERS - 0.01
+OTHERS_OF_PART = OTHERS - 0.003
 
 
 def _disturbed(name: str, what: str, *beside: str, **more: Any) -> Contender:
@@ -506,6 +547,7 @@ DISTURBANCES = (
         handler="wait_slow",
         topic=DISTINCT,
         rest=OTHERS,
+        in_full="kworker, 4,000 tasks, 1 % of the keys take 500 ms: the others",
     ),
     _disturbed(
         "kworker-hot",
@@ -514,12 +556,14 @@ DISTURBANCES = (
         handler="wait_hot",
         topic=HOT,
         rest=OTHERS,
+        in_full="kworker, 4,000 tasks, 1 % of the records have one key: the other keys",
     ),
     _disturbed_parallel(
         "parallel-even",
         "Parallel Consumer, 1,000 threads, by key",
         handler="wait_hot",
         topic=DISTINCT,
+        in_full="Parallel Consumer, 1,000 threads, each key once",
     ),
     _disturbed_parallel(
         "parallel-slow",
@@ -527,6 +571,7 @@ DISTURBANCES = (
         "parallel-even",
         handler="wait_slow",
         topic=DISTINCT,
+        in_full="Parallel Consumer, 1,000 threads, 1 % of the keys take 500 ms: the others",
     ),
     _disturbed_parallel(
         "parallel-hot",
@@ -534,6 +579,7 @@ DISTURBANCES = (
         "parallel-even",
         handler="wait_hot",
         topic=HOT,
+        in_full="Parallel Consumer, 1,000 threads, 1 % of the records have one key: the other keys",
     ),
     Contender(
         "kworker-compute",
@@ -550,6 +596,7 @@ DISTURBANCES = (
         processes=2,
         part=0.015,
         probe=KWORKER,
+        in_full="kworker, 200 µs of CPU, two processes",
     ),
     _rival(
         ARROYO_PROCESSES,

@@ -32,7 +32,8 @@ COMMANDS: Mapping[str, Callable[[], list[str]]] = {
 class Program:
     """What a rival does in a run. `variables` are its own settings, such as BENCH_ORDERING.
 
-    With `rest`, the time ends with so many of the records that the handler counts as the others.
+    A producer that gathers batches waits for `linger_ms`, by default for the highest rate. With
+    `rest`, the time ends with so many of the records that the handler counts as the others.
     """
 
     rival: str
@@ -41,6 +42,7 @@ class Program:
     exactly_once: bool = False
     topic: str = TOPIC
     rest: int = 0
+    linger_ms: int = 20
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, place: Place, run: str) -> dict[str, str]:
@@ -56,10 +58,19 @@ class Program:
             "BENCH_CONCURRENCY": str(self.concurrency),
             "BENCH_GUARANTEE": "exactly-once" if self.exactly_once else "at-least-once",
             "BENCH_BEGUN": str(place.folder / f"{run}.begun"),
+            "BENCH_LINGER_MS": str(self.linger_ms),
             "BENCH_REST": str(self.rest),
             "BENCH_REST_ENDED": str(place.folder / f"{run}.rest-ended"),
             **self.variables,
         }
+
+
+def prepare(rival: str) -> None:
+    """Makes the environment of a rival, so that no measurement has a part in that.
+
+    Raises Unavailable if it cannot run here.
+    """
+    COMMANDS[rival]()
 
 
 def measure(place: Place, run: str, program: Program, records: int) -> Measured:

@@ -114,7 +114,7 @@ def _with_round(place: Place, row: Row, case: Case, number: int, share: float) -
             return _rate(place, job, case, round(case.our_records * share))
 
     theirs, theirs_stolen = least_disturbed(
-        measure_theirs, lambda rate: f"{case.what:<16}{_told(rate, 'UDF')}"
+        measure_theirs, lambda rate: f"{case.what:<16}{_told(rate, 'UDF')}", may_break=True
     )
     ours, ours_stolen = least_disturbed(
         measure_ours, lambda rate: f"{case.what:<16}{_told(rate, 'kworker')}"

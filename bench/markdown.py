@@ -17,6 +17,11 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns "1 key" or "1,000 keys", of a noun with a regular plural."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def rounded(per_second: float) -> float:
     """Returns a rate with three digits, and zeros behind them."""
     return round(per_second, _decimals(per_second))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
@@ -19,6 +20,13 @@ MOST = 1 << 20  # orders
 
 Observer = Callable[[Message, float], None]
 """Gets each result with its delay in milliseconds."""
+
+
+class _Written(NamedTuple):
+    """The monotonic time before an order was written, and if its delay counts."""
+
+    at_s: float
+    counts: bool
 
 
 class Pace:
@@ -42,29 +50,34 @@ class Pace:
             raise Broken("the first result has not come")
 
     def keep(self, seconds: float, observe: Observer | None = None) -> list[float]:
-        """Keeps the pace for so long, until all results have come.
+        """Keeps the pace for so long, and on until the results of that time have come.
 
-        Returns their delays in milliseconds, each from before its write until it was read.
+        So a client that is late with its last records, since nothing follows them, is not late
+        with those that count. Then waits for the other results. Returns the delays of those that
+        count, in milliseconds, each from before its write until it was read.
         """
         count = round(seconds * self._per_second)
         began = time.monotonic()
-        written_at: dict[int, float] = {}
+        deadline = began + seconds + TIMEOUT_S
+        awaited: dict[int, _Written] = {}
         delays_ms: list[float] = []
         written = 0
-        while len(delays_ms) < count:
+        while len(delays_ms) < count or awaited:
             now = time.monotonic()
-            if now - began > TIMEOUT_S + seconds:
-                raise Broken(f"{count - len(delays_ms):,} results have not come")
-            due = min(count, int((now - began) * self._per_second))
-            for order_id in self._write(self._orders, due - written):
-                written_at[order_id] = now
+            if now > deadline:
+                raise Broken(f"{len(awaited):,} of {written:,} results have not come")
+            due = int((now - began) * self._per_second) if len(delays_ms) < count else written
+            for number, order_id in enumerate(self._write(self._orders, due - written), written):
+                awaited[order_id] = _Written(now, counts=number < count)
             written = due
             for message in self._reader.consume(MOST_READ, LOOK_S):
                 # A repeated result is none that is awaited.
-                at = written_at.pop(json.loads(message.value() or b"")["order_id"], None)
-                if at is None:
+                found = awaited.pop(json.loads(message.value() or b"")["order_id"], None)
+                if found is None or not found.counts:
                     continue
-                delays_ms.append((time.monotonic() - at) * 1000)
+                delays_ms.append((time.monotonic() - found.at_s) * 1000)
+                if len(delays_ms) == count:
+                    deadline = time.monotonic() + TIMEOUT_S  # for the others
                 if observe:
                     observe(message, delays_ms[-1])
         return delays_ms

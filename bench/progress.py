@@ -11,15 +11,18 @@ from typing import Any, TypeVar
 from bench.place import ROOT
 
 _Part = TypeVar("_Part")
-KEPT = ("rates", "memory", "stolen", "versions", "seconds")
+KEPT = ("rates", "memory", "stolen", "versions", "seconds", "absent_rows")
+DIRTY = "-dirty"  # the end of a commit's name, if the tree has changes
 
 
 class Progress:
     """Figures by name, written to a file as they come; without a file, kept for this run only."""
 
     def __init__(self, file: Path | None, size: dict[str, Any]) -> None:
-        """Continues with what `file` has. Ends the program if that was another commit or size.
+        """Continues with what `file` has.
 
+        Ends the program if that was another commit or size, if it is of an older benchmark, or if
+        the tree has changes: nobody knows then whether they are those of the file's figures.
         What was left out is tried again: it is in the file for a reader.
         """
         self._file = file
@@ -32,6 +35,7 @@ class Progress:
         self.versions: dict[str, str] = {}  # by rival or package
         self.seconds: dict[str, float] = {}  # that each contender or part has taken, all in all
         self.absent: dict[str, str] = {}  # rivals or contenders left out, and why
+        self.absent_rows: dict[str, str] = {}  # of parts, which are not tried again
         self._parts: dict[str, Any] = {}
         if file and file.exists():
             self._load(json.loads(file.read_text()), file)
@@ -66,16 +70,27 @@ class Progress:
             beside.replace(self._file)
 
     def _load(self, found: dict[str, Any], file: Path) -> None:
+        if self.commit.endswith(DIRTY):
+            raise SystemExit(
+                f"{file} cannot be gone on with, since the tree has changes: commit them, or give"
+                " another file"
+            )
         for what, now in self._of.items():
             if found.get(what) != now:
                 raise SystemExit(
                     f"{file} has figures of {what} {found.get(what)}, and this is {now}:"
                     " go on there, or give another file"
                 )
+        if missing := {*KEPT, "parts"} - found.keys():
+            raise SystemExit(
+                f"{file} is of an older benchmark, without {', '.join(sorted(missing))}: give"
+                " another file"
+            )
         for name in KEPT:
             setattr(self, name, found[name])
         self._parts = found["parts"]
-        print(f"going on with {sum(map(len, self.rates.values()))} measurements of {file}")
+        count = sum(map(len, self.rates.values())) + len(self._parts)
+        print(f"going on with {count} measurements of {file}")
 
 
 def _commit() -> str:

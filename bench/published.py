@@ -19,7 +19,7 @@ from bench.watched import Broken
 RECORDS = 10_000
 THREADS = 16
 HANDLER = "wait_random"
-RIVAL = "Parallel Consumer"
+RIVAL, PROGRAM = "Parallel Consumer", "parallel-consumer"
 LEAST, LEAST_SERIAL = 1.0, 0.98  # of the other's speed
 
 
@@ -77,6 +77,7 @@ def measure(place: Place, rounds: int) -> list[dict]:
         fill(place.kafka, _topic(keys), RECORDS, key=_some(keys), partitions=1)
     rows = [Row(ordering, keys, [], []) for ordering, keys in CASES]
     try:
+        frameworks.prepare(PROGRAM)
         for number in range(rounds):
             rows = [_with_round(place, row, number) for row in rows]
     except Unavailable as why:
@@ -94,6 +95,7 @@ def _with_round(place: Place, row: Row, number: int) -> Row:
         theirs_s, theirs_stolen = least_disturbed(
             partial(_theirs_s, place, f"{run}-theirs", row),
             lambda seconds: f"{_case(row)}{_told(seconds, RIVAL)}",
+            may_break=True,
         )
     except Broken as why:
         print(f"  {_case(row)}  left out: {RIVAL}: {why}", flush=True)
@@ -125,7 +127,7 @@ def _ours_s(place: Place, run: str, row: Row, again: int) -> float:
 
 def _theirs_s(place: Place, run: str, row: Row, again: int) -> float:
     program = frameworks.Program(
-        "parallel-consumer",
+        PROGRAM,
         HANDLER,
         THREADS,
         topic=_topic(row.keys),

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from bench.markdown import rate, rounded, table
+from bench.markdown import counted, rate, rounded, table
 from bench.topic import RECORD_BYTES
 from kworker.core import capacity
 
@@ -102,7 +102,7 @@ def _table(report: Mapping[str, Any]) -> str:
 
 
 def _what(line: Mapping[str, Any]) -> str:
-    what: str = line["what"]
+    what: str = line.get("alone", line["what"])
     if planned := _PLANNED.get(line["name"]):
         what = f"kworker, {planned}"
     return f"**{what}**" if line["name"].startswith("kworker") else what
@@ -111,8 +111,9 @@ def _what(line: Mapping[str, Any]) -> str:
 def _conditions(report: Mapping[str, Any]) -> str:
     size = report["size"]
     text = (
-        f"Medians of {size['rounds']} rounds ({size['untargeted_rounds']} where no ratio is"
-        f" wanted) at commit `{report['commit']}`. Measured on {_machine(report)}, up to"
+        f"All in one run: medians of {counted(size['rounds'], 'round')}, or of"
+        f" {size['untargeted_rounds']} where no ratio is wanted, at commit `{report['commit']}`."
+        f" Measured on {_machine(report)}, up to"
         f" {size['records']:,} of them, and fewer where a contender is slow. {_REST}"
     )
     return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

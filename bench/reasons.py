@@ -1,12 +1,19 @@
 """The reasons for targets that were not reached, for `docs/performance.md`.
 
-Each says what `make profile` shows, and what reaching the target would take. A page with an unmet
-target that has no reason here is refused; the reason of a target that is met is not shown. So after
-a run on other code, read those that are shown again, and correct their figures.
+Each says what a record costs, as `make profile` shows it, or says that it has its figures from
+elsewhere; and what reaching the target would take. A page with an unmet target that has no reason
+here is refused; the reason of a target that is met is not shown.
 
-A target of contenders has their two names, as in `bench.contenders.TARGETS`; any other one has the
-text of its line in the page's table of targets. Targets with the same reason share a line.
+All were read at READ_AT, and a page with reasons is refused for a run of another commit: read those
+that the error names again, correct their figures by `make profile` at the run's commit, and set
+READ_AT to it.
+
+A target of contenders has their two names, as in `bench.contenders.TARGETS`. One of `make scale`
+has the sweep and the limit: "scale, keys: may cost 1.25 ×". Any other one has the text of its line
+in the page's table of targets. Targets with the same reason share a line.
 """
+
+READ_AT = "51a2417"  # as in the report of `make bench`
 
 Target = tuple[str, str] | str
 
@@ -30,10 +37,12 @@ REASONS: dict[Target, str] = {
     ),
     ("kworker-wait-256", "threads-256"): (
         "Bare threads that also compute show the interpreter's lock: 25,300 records a second with"
-        " 5 µs of Python each, 24,300 with 15, 21,400 with 20. A record has about 10 µs here."
+        " 5 µs of Python each, 24,300 with 15, 21,400 with 20, in an experiment of their own. A"
+        " record has about 10 µs here."
     ),
     ("kworker-slow", "kworker-even"): (
-        "The event loop is busy in both rows; the slow ones are 1 % of it themselves, and the rest"
-        " is more work in the intake, as more records wait in more places."
+        "`make profile` does not run these handlers. The event loop is busy in both rows; the slow"
+        " ones are 1 % of it themselves, and the rest is more work in the intake, as more records"
+        " wait in more places."
     ),
 }

@@ -94,31 +94,35 @@ QUICK = Size(
 class Part(NamedTuple):
     """A part of the benchmark with rows of its own."""
 
-    measure: Callable[[Place, Size], Any]
+    measure: Callable[[Place, Size, dict[str, str]], Any]  # notes there which rows it left out
     show: Callable[[Any], bool]
 
 
 PARTS = {
     "tables": Part(
-        lambda place, size: tables.measure(place, size.part_rounds, size.landed, 3 * size.landed),
+        lambda place, size, _: tables.measure(
+            place, size.part_rounds, size.landed, 3 * size.landed
+        ),
         tables.show,
     ),
     "landing": Part(
-        lambda place, size: landing.measure(place, size.part_rounds, size.into_tables),
+        lambda place, size, _: landing.measure(place, size.part_rounds, size.into_tables),
         landing.show,
     ),
     "published": Part(
-        lambda place, size: published.measure(place, size.part_rounds), published.show
+        lambda place, size, _: published.measure(place, size.part_rounds), published.show
     ),
     "latency": Part(
-        lambda place, size: latency.measure(place, size.paced_s, rivals=size.rivals_paced),
+        lambda place, size, absent: latency.measure(
+            place, size.paced_s, absent, rivals=size.rivals_paced
+        ),
         latency.show,
     ),
     "lifecycle": Part(
-        lambda place, size: lifecycle.measure(place, size.part_rounds), lifecycle.show
+        lambda place, size, _: lifecycle.measure(place, size.part_rounds), lifecycle.show
     ),
     "intervals": Part(
-        lambda place, size: intervals.measure(
+        lambda place, size, _: intervals.measure(
             place, size.records // 4, size.paced_s, size.part_rounds, size.intervals
         ),
         intervals.show,
@@ -131,8 +135,8 @@ ALL_CONTENDERS = [contender.name for contender in CONTENDERS]
 ALL_NAMES = [*ALL_CONTENDERS, *PARTS]
 QUICK_NAMES = [*WITH_TARGET, "latency", "lifecycle"]
 LEFT_OUT = (
-    "rivals without a target and their latency, who lets others wait for a slow record, and the"
-    f" parts {', '.join(name for name in PARTS if name not in QUICK_NAMES)}"
+    "contenders without a target, the latency of rivals, who lets others wait for a slow record,"
+    f" and the parts {', '.join(name for name in PARTS if name not in QUICK_NAMES)}"
 )
 
 
@@ -190,7 +194,9 @@ class Benchmark:
         def line(found: Measured) -> str:
             return f"{contender.what:<44}{found.records / found.seconds:>12,.0f} records/s"
 
-        measured, stolen = least_disturbed(measure, line)
+        if contender.rival:
+            frameworks.prepare(contender.rival)
+        measured, stolen = least_disturbed(measure, line, may_break=bool(contender.rival))
         self._progress.stolen.setdefault(contender.name, []).append(round(stolen, 4))
         return measured
 
@@ -235,12 +241,13 @@ class Benchmark:
             "cpus": len(os.sched_getaffinity(0)),
             "size": vars(self._size),
             "versions": self._progress.versions,
-            "absent": self._progress.absent,
+            "absent": self._progress.absent | self._progress.absent_rows,
             "seconds": self._progress.seconds,
             "contenders": [
                 {
                     "name": contender.name,
                     "what": contender.what,
+                    "alone": contender.alone,
                     "records_per_second": round(statistics.median(self.rates[contender.name])),
                     "rounds": [round(rate) for rate in self.rates[contender.name]],
                     "peak_bytes": round(statistics.median(self._progress.memory[contender.name])),
@@ -268,7 +275,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"one short round of what has targets, in 5 minutes; it leaves out {LEFT_OUT}",
+        help="one short round of the contenders with a target, kworker's latency and its life"
+        f" cycle, in 5 minutes; it leaves out {LEFT_OUT}",
     )
     parser.add_argument("--rounds", type=int, help="how often each contender runs")
     parser.add_argument(
@@ -312,10 +320,10 @@ def main() -> int:
             print(f"contenders: {minutes(progress.seconds, ALL_CONTENDERS)}", flush=True)
         found = {name: _part(place, size, progress, name) for name in parts}
     report = benchmark.report() | found
+    if arguments.json:  # first, so that a fault in a table does not cost the figures
+        arguments.json.write_text(json.dumps(report, indent=1))
     met = [show(report)] if chosen else []
     met += [parts[name].show(rows) for name, rows in found.items()]
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1))
     print(f"\nthis run took {(time.monotonic() - began) / 60:.1f} min")
     print(spent(progress.seconds, PARTS))
     return 0 if all(met) else 1
@@ -324,7 +332,7 @@ def main() -> int:
 def _part(place: Place, size: Size, progress: Progress, name: str) -> Any:
     def measure() -> Any:
         print(name, flush=True)
-        return PARTS[name].measure(place, size)
+        return PARTS[name].measure(place, size, progress.absent_rows)
 
     found = progress.part(name, measure)
     print(f"{name}: {minutes(progress.seconds, [name])}", flush=True)

@@ -80,6 +80,7 @@ QUICK: dict[str, list[int]] = {
     "partitions": [1, 8],
 }
 EACH, COMPUTED = M, 30_000  # records, where the points are not: with no-op handlers, and computing
+FULL_SIZE: dict[str, Any] = {**FULL, "each": EACH, "computed": COMPUTED}
 QUICK_PART = 20
 COST_MAX = 1.25
 WORKER_BYTES_MAX, CAPPED = 150 * M, ("records", "waiting")  # the limit, and the sweeps that have it
@@ -304,9 +305,14 @@ def fair(tries: Sequence[ScalePoint]) -> list[ScalePoint]:
 
 
 def median_of(tries: Sequence[ScalePoint]) -> ScalePoint:
-    """The try with the median cost of the fair ones; without any, the one with the least stolen."""
-    chosen = fair(tries) or [min(tries, key=lambda each: each.stolen)]
-    return sorted(chosen, key=lambda each: each.cost_us)[len(chosen) // 2]
+    """The try with the median cost of the fair ones; without any, the one with the least stolen.
+
+    Of an even number, two are in the middle: it is the one of them with less stolen.
+    """
+    if not (chosen := sorted(fair(tries), key=lambda each: each.cost_us)):
+        return min(tries, key=lambda each: each.stolen)
+    middle = chosen[(len(chosen) - 1) // 2 : len(chosen) // 2 + 1]
+    return min(middle, key=lambda each: each.stolen)
 
 
 def without(sweep: str, size: int, expected_s: float) -> str:
@@ -443,16 +449,17 @@ def show_model(rows: Sequence[HostRates], assumed: Sequence[str]) -> None:
 
 
 def report(
-    found: Mapping[str, Sequence[ScalePoint]], file: Path | None, left_out: Sequence[str] = ()
+    found: Mapping[str, Sequence[ScalePoint]],
+    of: Mapping[str, Any],
+    file: Path | None,
+    left_out: Sequence[str] = (),
 ) -> bool:
     """Prints the table, the verdicts and the model; returns True if all limits are kept.
 
-    `left_out` has a line for each point that was not measured. With `file`, writes all there, too.
+    `left_out` has a line for each point that was not measured. With `file`, writes all there, too,
+    with the run's commit and size, which are in `of`.
     """
-    print(f"\n{'sweep':<11}{'point':>11}{'records':>12}{'time':>11}{'a record':>12}", end="")
-    print(f"{'worker':>13}{'delay':>13}{'supervisor':>13}")
-    for sweep, points in found.items():
-        print(*(line(sweep, point) for point in points), sep="\n")
+    _show_points(found)
     for each in left_out:
         print(f"left out: {each}")
     told = [verdict for sweep, points in found.items() for verdict in verdicts(sweep, points)]
@@ -467,6 +474,7 @@ def report(
         show_model(rows, assumed)
     if file:
         written = {
+            **of,
             "points": {name: [each._asdict() for each in points] for name, points in found.items()},
             "left_out": list(left_out),
             "verdicts": told,
@@ -477,10 +485,17 @@ def report(
     return all(met for met, _ in told)
 
 
+def _show_points(found: Mapping[str, Sequence[ScalePoint]]) -> None:
+    print(f"\n{'sweep':<11}{'point':>11}{'records':>12}{'time':>11}{'a record':>12}", end="")
+    print(f"{'worker':>13}{'delay':>13}{'supervisor':>13}")
+    for sweep, points in found.items():
+        print(*(line(sweep, point) for point in points), sep="\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.scale",
-        description=__doc__,
+        description=(__doc__ or "").partition("\nOver 300 lines")[0],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="two small points each")
@@ -495,7 +510,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     sizes, part, tries = (QUICK, QUICK_PART, 1) if options.quick else (FULL, 1, TRIES)
     each, computed = EACH // part, COMPUTED // part
-    progress = Progress(options.resume, {**sizes, "each": each, "computed": computed})
+    size = {**sizes, "each": each, "computed": computed}
+    progress = Progress(options.resume, size)
     chosen = {name: sizes[name] for name in sizes if name in (options.only or sizes)}
     with servers(".bench-scale") as place:
         benchmark = ScaleBenchmark(place, chosen, each, computed, tries)
@@ -503,7 +519,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for sweep in chosen:
             found[sweep] = list(benchmark.points(sweep, progress))
             benchmark.remove_topics(sweep)
-    return 0 if report(found, options.json, benchmark.left_out) else 1
+    of = {"commit": progress.commit, "size": size}
+    return 0 if report(found, of, options.json, benchmark.left_out) else 1
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, NamedTuple
 
 from bench import ours
@@ -100,8 +101,8 @@ def measure(place: Place, run: str, row: Row, records: int) -> Profile:
     }
     try:
         ours.command(environment, "topics", "create")
-        with ours.started(environment, place.folder / f"{run}.log"):
-            reports = list(_reports(report, records))
+        with ours.started(environment, place.folder / f"{run}.log") as process:
+            reports = list(_reports(report, records, process))
     finally:
         group.close()
     if len(reports) < 2:
@@ -109,10 +110,12 @@ def measure(place: Place, run: str, row: Row, records: int) -> Profile:
     return between(reports[0], reports[-1], sleeps=row.sleeps)
 
 
-def _reports(report: Path, records: int) -> Iterator[dict[str, Any]]:
-    """Each report that was written while records were done."""
+def _reports(report: Path, records: int, process: Popen[bytes]) -> Iterator[dict[str, Any]]:
+    """Each report that was written while records were done. Raises Broken if the service ends."""
     last, deadline = -1, time.monotonic() + START_S + records / SLOWEST
     while last < records:
+        if process.poll() is not None:
+            raise Broken(f"it ended with exit code {process.returncode}; see its log")
         if time.monotonic() > deadline:
             raise Broken(f"{max(last, 0):,} of {records:,} records are done at the deadline")
         time.sleep(LOOK_S)

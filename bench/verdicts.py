@@ -5,15 +5,17 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from bench import landing, lifecycle, published, reasons
+from bench.markdown import counted
 
 _WHY = (
-    "Where a target is not met, this is why, by `make profile`, which shows the microseconds of a"
-    " record by stage:"
+    "Where a target is not met, this is why. What a record costs is what `make profile` shows at"
+    " the same commit, in microseconds of each stage, unless a reason has its figures from"
+    " elsewhere:"
 )
 
 
 class Unexplained(LookupError):
-    """Targets that are not met have no text in `bench/reasons.py`."""
+    """Targets that are not met have no text in `bench/reasons.py`, or one of another commit."""
 
 
 class Verdict(NamedTuple):
@@ -44,13 +46,19 @@ def verdicts(report: Mapping[str, Any]) -> Iterator[Verdict]:
     yield from _of_scale(report)
 
 
-def explanations(found: Iterable[Verdict]) -> str:
-    """Returns the reasons of the targets that are not met. Raises Unexplained if one has none."""
-    unmet = [verdict for verdict in found if verdict.met is False]
+def explanations(found: Iterable[Verdict], commit: str) -> str:
+    """Returns the reasons of the targets that are not met in a run of this commit.
+
+    Raises Unexplained if one has none, or if they were read at another commit.
+    """
+    all_found = list(found)
+    unmet = [verdict for verdict in all_found if verdict.met is False]
     if without := [verdict for verdict in unmet if verdict.target not in reasons.REASONS]:
         raise Unexplained("\n".join(map(_unexplained, without)))
     if not unmet:
-        return "No target was missed."
+        return _none_missed(sum(verdict.met is None for verdict in all_found))
+    if commit != reasons.READ_AT:
+        raise Unexplained("\n".join(_outdated(unmet, commit)))
     by_reason: dict[str, list[str]] = {}
     for verdict in unmet:
         by_reason.setdefault(reasons.REASONS[verdict.target], []).append(_limit(verdict))
@@ -58,9 +66,25 @@ def explanations(found: Iterable[Verdict]) -> str:
     return "\n".join([_WHY, "", *lines])
 
 
+def _none_missed(unknown: int) -> str:
+    if not unknown:
+        return "No target was missed."
+    return f"No target was missed, as far as is known: of {counted(unknown, 'target')} it is not."
+
+
 def _unexplained(verdict: Verdict) -> str:
-    why = f'why "{_limit(verdict)}" was not reached, by `make profile`'
+    why = f'why "{_limit(verdict)}" was not reached: `make profile` shows what a record costs'
     return f"say in bench/reasons.py {why}; its key is {verdict.target!r}"
+
+
+def _outdated(unmet: Iterable[Verdict], commit: str) -> Iterator[str]:
+    """Yields the lines of the error about reasons that were read at another commit."""
+    yield (
+        f"the reasons in bench/reasons.py were read at {reasons.READ_AT}, and the run is of"
+        f" {commit}: read these again, correct their figures by `make profile` at {commit}, and"
+        f' then set READ_AT to "{commit}"'
+    )
+    yield from (f"  {verdict.target!r}" for verdict in unmet)
 
 
 def _limit(verdict: Verdict) -> str:
@@ -68,7 +92,7 @@ def _limit(verdict: Verdict) -> str:
 
 
 def _of_contenders(report: Mapping[str, Any]) -> Iterator[Verdict]:
-    names = {line["name"]: line["what"] for line in report["contenders"]}
+    names = {line["name"]: line.get("alone", line["what"]) for line in report["contenders"]}
     for each in report["targets"]:
         name, other, least, ratio = (each[key] for key in ("name", "to", "least", "ratio"))
         what = f"{names[name]}, beside {names[other]}"
@@ -83,7 +107,7 @@ def _of_parts(report: Mapping[str, Any]) -> Iterator[Verdict]:
         wanted, reached = f"≥ {landed.least:g} ×", f"{landed.ratio:.2f} ×"
         yield _told(what, wanted, reached, met=landed.ratio >= landed.least)
     for row in (published.Row(**each) for each in report["published"]):
-        what = f"Parallel Consumer's table: {row.ordering.lower()}, {row.keys:,} keys"
+        what = f"Parallel Consumer's table: {row.ordering.lower()}, {counted(row.keys, 'key')}"
         wanted = f"≥ {row.least:g} ×"
         if row.left_out:
             yield _told(what, wanted, "", met=None)

@@ -20,7 +20,13 @@ class Broken(Exception):
 
 
 class Measured(NamedTuple):
-    """How many records a contender did, in which time, and the most memory it had meanwhile."""
+    """How many records a contender did, in which time, and the most memory it had meanwhile.
+
+    `peak_bytes` of kworker and of frameworks is the largest of some samples, of the service with
+    all its processes; of pages that they share with other programs, each counts a part. A program
+    of `bench.handwritten` tells its own exact peak, with all pages, those of shared libraries, too.
+    So the same memory is somewhat more in the figure of what is written by hand.
+    """
 
     records: int
     seconds: float

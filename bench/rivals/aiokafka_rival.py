@@ -18,11 +18,31 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "1000"))
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
 BATCH = 2000
-BATCHES_AHEAD = 4
+AHEAD = 4 * BATCH  # records that are read and not committed; a batch may be of one record
 
 Delivery = Awaitable[object] | None
 Handler = Callable[[ConsumerRecord, AIOKafkaProducer], Awaitable[Delivery]]
 Batch = tuple[list[asyncio.Task[Delivery]], dict[TopicPartition, int]]
+
+
+class Window:
+    """The number of records that are read and not committed."""
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    async def room(self) -> None:
+        """Waits until they are fewer than AHEAD."""
+        await self._has_room.wait()
+
+    def add(self, records: int) -> None:
+        self._records += records
+        if self._records < AHEAD:
+            self._has_room.set()
+        else:
+            self._has_room.clear()
 
 
 async def no_op(_: ConsumerRecord, __: AIOKafkaProducer) -> None:
@@ -63,11 +83,15 @@ HANDLERS: dict[str, Handler] = {
 
 
 async def read(
-    consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, batches: asyncio.Queue[Batch]
+    consumer: AIOKafkaConsumer,
+    producer: AIOKafkaProducer,
+    batches: asyncio.Queue[Batch],
+    window: Window,
 ) -> None:
     """Starts a task for each record, and hands each batch of them over to be committed."""
     handle, free = HANDLERS[os.environ["BENCH_HANDLER"]], asyncio.Semaphore(CONCURRENCY)
     while True:
+        await window.room()
         tasks, ends = [], {}
         batch = await consumer.getmany(timeout_ms=200, max_records=BATCH)
         for partition, records in batch.items():
@@ -78,16 +102,18 @@ async def read(
                 tasks.append(task)
             ends[partition] = records[-1].offset + 1
         if tasks:
-            await batches.put((tasks, ends))
+            window.add(len(tasks))
+            batches.put_nowait((tasks, ends))
 
 
-async def commit(consumer: AIOKafkaConsumer, batches: asyncio.Queue[Batch]) -> None:
+async def commit(consumer: AIOKafkaConsumer, batches: asyncio.Queue[Batch], window: Window) -> None:
     """Commits each batch after all of it is done. Ends with the error of a task, if one fails."""
     while True:
         tasks, ends = await batches.get()
         deliveries = await asyncio.gather(*tasks)
         await asyncio.gather(*(delivery for delivery in deliveries if delivery))
         await consumer.commit(ends)
+        window.add(-len(tasks))
 
 
 async def main() -> None:
@@ -103,13 +129,16 @@ async def main() -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=servers,
         enable_idempotence=True,
-        linger_ms=20,
+        linger_ms=int(os.environ["BENCH_LINGER_MS"]),
         max_batch_size=131_072,
         compression_type="lz4",
     )
-    batches: asyncio.Queue[Batch] = asyncio.Queue(BATCHES_AHEAD)
+    batches: asyncio.Queue[Batch] = asyncio.Queue()
+    window = Window()
     async with consumer, producer:
-        running = asyncio.gather(read(consumer, producer, batches), commit(consumer, batches))
+        running = asyncio.gather(
+            read(consumer, producer, batches, window), commit(consumer, batches, window)
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)
         try:

@@ -27,12 +27,13 @@ from arroyo.processing.strategies import (
     RunTaskWithMultiprocessing,
 )
 from arroyo.processing.strategies.run_task_with_multiprocessing import MultiprocessingPool
-from arroyo.types import Commit
+from arroyo.types import BrokerValue, Commit
 
 KAFKA = {"bootstrap.servers": os.environ["BENCH_SERVERS"]}
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "16"))
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
 COMPUTE_S = 200e-6
+POLL_S = 0.1
 HANDLER = os.environ["BENCH_HANDLER"]
 STRATEGY = os.environ["BENCH_ARROYO"]
 
@@ -84,11 +85,26 @@ HANDLERS = {
 }
 
 
+class Consumer(KafkaConsumer):
+    """Waits for a record for at most POLL_S.
+
+    The processor waits for a second between two turns of its strategies, which give results and
+    commits on. When idle they would be so late, and no setting changes it.
+    """
+
+    def poll(self, timeout: float | None = None) -> BrokerValue[KafkaPayload] | None:
+        return super().poll(POLL_S if timeout is None else min(timeout, POLL_S))
+
+
 class Chain(ProcessingStrategyFactory[KafkaPayload]):
     """The handler, the delivery of its result, and the commit."""
 
     def __init__(self) -> None:
-        settings = {"enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
+        settings = {
+            "enable.idempotence": True,
+            "linger.ms": int(os.environ["BENCH_LINGER_MS"]),
+            "compression.type": "lz4",
+        }
         self._producer = KafkaProducer(KAFKA | settings, use_simple_futures=True)
         self._pool = MultiprocessingPool(CONCURRENCY) if STRATEGY == "processes" else None
 
@@ -124,10 +140,10 @@ def main() -> None:
         "fetch.queue.backoff.ms": 10,
     }
     processor = StreamProcessor(
-        consumer=KafkaConsumer(KAFKA | settings),
+        consumer=Consumer(KAFKA | settings),
         topic=Topic(os.environ["BENCH_TOPIC"]),
         processor_factory=Chain(),
-        commit_policy=CommitPolicy(0.2, None),  # when idle it polls for 1 s before it commits
+        commit_policy=CommitPolicy(0.2, None),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: processor.signal_shutdown())

@@ -1,8 +1,8 @@
 """FastStream on its confluent broker; BENCH_FASTSTREAM chooses how a subscriber gets records.
 
-`batch` (up to 1,000 a call) and `single` commit after each call, and lose nothing. `workers`
-(max_workers; the default for `wait`) it allows with ACK_FIRST only: what was read is committed,
-done or not, so a crash loses the records in work. It has no dead letters.
+`batch` (up to 1,000 a call) and `single` commit after each call, and lose nothing. It has no dead
+letters. Its max_workers are no contender, since it allows them with ACK_FIRST only: what was read
+is committed, done or not, so a crash loses the records in work.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from faststream.confluent import KafkaBroker, KafkaMessage, KafkaPublishMessage
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "64"))
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0.010"))
 HANDLER = os.environ["BENCH_HANDLER"]
-WAY = os.environ.get("BENCH_FASTSTREAM") or ("workers" if HANDLER == "wait" else "batch")
+WAY = os.environ["BENCH_FASTSTREAM"]
 BATCH = 1000
 
 
@@ -88,7 +88,6 @@ async def main() -> None:
             "ack_policy": AckPolicy.NACK_ON_ERROR,
         },
         "single": {"ack_policy": AckPolicy.NACK_ON_ERROR},
-        "workers": {"max_workers": CONCURRENCY, "auto_commit_interval_ms": 200},
     }
     call = batch if WAY == "batch" else HANDLERS[HANDLER]
     if HANDLER in ("decoded", "probed"):

@@ -74,7 +74,10 @@ def main() -> None:
         consumer_poll_timeout=0.1,  # it commits between polls only: not 1 s late when idle
         state_dir=f"{os.environ['BENCH_BEGUN']}.state",  # it makes one, though nothing needs it
         consumer_extra_config={"fetch.queue.backoff.ms": 10, "queued.max.messages.kbytes": 16384},
-        producer_extra_config={"linger.ms": 20, "compression.type": "lz4"},
+        producer_extra_config={
+            "linger.ms": int(os.environ["BENCH_LINGER_MS"]),
+            "compression.type": "lz4",
+        },
         loglevel="WARNING",
     )
     FRAMES[os.environ["BENCH_HANDLER"]](app)

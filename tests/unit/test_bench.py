@@ -2,6 +2,8 @@
 
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +20,9 @@ from bench import (
     marks,
     plots,
     published,
+    run,
     stage_profile,
 )
-from bench import progress as progress_module
 from bench.backpressure import Act, Sample
 from bench.contenders import CONTENDERS, TARGETS
 from bench.place import Place
@@ -94,51 +96,6 @@ def test_each_stage_of_a_profile_is_a_method_of_the_worker() -> None:
     assert missing == []
 
 
-def test_an_interrupted_benchmark_goes_on(tmp_path: Path) -> None:
-    file, size = tmp_path / "figures", {"rounds": 5, "intervals": ("50ms", "2s")}
-    progress = Progress(file, size)
-    progress.rates["kworker"] = [1.5]
-    progress.stolen["kworker"] = [0.01]
-    assert progress.part("tables", lambda: {"cold": 2}) == {"cold": 2}
-    again = Progress(file, size)
-    assert (again.rates, again.stolen) == ({"kworker": [1.5]}, {"kworker": [0.01]})
-    assert again.part("tables", lambda: pytest.fail("it was measured")) == {"cold": 2}
-
-
-def test_what_was_left_out_is_tried_again_after_an_interruption(tmp_path: Path) -> None:
-    """The network may answer by then; until then the file says why."""
-    file = tmp_path / "figures"
-    progress = Progress(file, {})
-    progress.absent["quix"] = "no network"
-    progress.save()
-    assert json.loads(file.read_text())["absent"] == {"quix": "no network"}
-    assert Progress(file, {}).absent == {}
-
-
-def test_the_time_of_interrupted_runs_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What failed or was interrupted has taken its time, too."""
-    moments = iter([100.0, 107.5, 300.0, 302.0, 400.0, 401.0])
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(moments))
-    progress = Progress(tmp_path / "figures", {})
-    with pytest.raises(KeyboardInterrupt), progress.timed("kworker"):
-        raise KeyboardInterrupt
-    again = Progress(tmp_path / "figures", {})
-    with again.timed("kworker"):
-        pass
-    again.part("tables", dict)
-    assert Progress(tmp_path / "figures", {}).seconds == {"kworker": 9.5, "tables": 1.0}
-
-
-def test_a_benchmark_does_not_go_on_with_other_figures(tmp_path: Path) -> None:
-    """A median of two sizes or commits would be that of neither."""
-    file = tmp_path / "figures"
-    Progress(file, {"rounds": 5}).save()
-    with pytest.raises(SystemExit, match=r"has figures of size \{'rounds': 5\}, and this is"):
-        Progress(file, {"rounds": 1})
-
-
 def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path) -> None:
     """It has fewer rounds than the others, and the run has taken an hour."""
     progress = Progress(None, {})
@@ -146,13 +103,17 @@ def test_a_rival_that_is_left_out_later_does_not_spoil_the_report(tmp_path: Path
     progress.memory |= {"kworker": [1 << 20, 3 << 20], "poll": [1 << 20, 1 << 20]}
     progress.stolen |= {"kworker": [0.01, 0.03], "poll": [0.0, 0.0]}
     progress.absent["quix"] = "it ended"
+    progress.absent_rows["latency of arroyo, serial"] = "no network"
     names = progress.rates.keys()
     chosen = tuple(each for each in CONTENDERS if each.name in names)
     place = Place("", "", tmp_path)
     report = Benchmark(place, replace(QUICK, rounds=2), chosen, progress).report()
+    absent = {"quix": "it ended", "latency of arroyo, serial": "no network"}
+    assert report["absent"] == absent
     [kworker] = [line for line in report["contenders"] if line["name"] == "kworker"]
     assert (kworker["ratios"], kworker["peak_bytes"]) == ({"poll": 0.5}, 2 << 20)
     assert (kworker["stolen"], kworker["probe"], kworker["lacks"]) == (0.03, "kworker", "")
+    assert kworker["alone"] == kworker["what"] == "kworker, no-op, key order, commits"
     assert [target["to"] for target in report["targets"]] == ["poll"]
 
 
@@ -175,6 +136,37 @@ def test_targets_name_contenders() -> None:
     """Any other name would be a target that nobody sees."""
     names = {contender.name for contender in CONTENDERS}
     assert {name for target in TARGETS for name in target[:2]} <= names
+
+
+def test_each_contender_has_a_name_that_stands_alone() -> None:
+    """The table of targets shows it without the lines around it."""
+    names = [contender.alone for contender in CONTENDERS]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if "the same" in name or name[:2] == "1 "] == []
+
+
+def test_the_figures_are_kept_if_a_table_cannot_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has taken an hour."""
+
+    @contextmanager
+    def servers(_: str, *, redis: bool) -> Iterator[Place]:
+        yield Place("", "", tmp_path)
+
+    def fail(_: list[dict]) -> bool:
+        raise KeyError("stolen")
+
+    part = run.Part(lambda *_: [{"seconds": 1}], fail)
+    monkeypatch.setattr(run, "PARTS", {"lifecycle": part})
+    monkeypatch.setattr(run, "servers", servers)
+    monkeypatch.setattr(run, "fill", lambda *_, **__: None)
+    monkeypatch.setattr(run.environments, "versions", dict)
+    file = tmp_path / "report"
+    monkeypatch.setattr("sys.argv", ["bench", "--only", "lifecycle", "--json", str(file)])
+    with pytest.raises(KeyError):
+        run.main()
+    assert json.loads(file.read_text())["lifecycle"] == [{"seconds": 1}]
 
 
 def acts(*, killed: int = -signal.SIGKILL, done: int = 10) -> dict[str, Act]:
@@ -258,3 +250,10 @@ def test_each_plot_shows_what_was_measured(tmp_path: Path) -> None:
     }.items():
         plots.PLOTS[kind](report, tmp_path / "plot.svg")
         assert f">{shown}<" in (tmp_path / "plot.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("thousands", "told"), [(1_234.5, "1,234"), (36.6, "37"), (0.41, "0.41"), (4.44, "4.4")]
+)
+def test_a_slow_rival_has_a_rate_in_the_plot(thousands: float, told: str) -> None:
+    assert plots._thousands(thousands) == told

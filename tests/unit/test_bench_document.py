@@ -1,6 +1,7 @@
 """The page of the benchmark: made of its figures, whole, and the same from the same ones."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,25 @@ from bench import (
     document,
     lifecycle,
     markdown,
+    plots,
     published,
     readme,
     reasons,
+    scale,
     tables,
     verdicts,
 )
 from kworker.core import capacity
-from tests.unit.support.bench_report import report
+from tests.unit.support.bench_report import COMMIT, report
 
 SOURCE = Path(capacity.__file__)
 FIRST = contenders.TARGETS[0][:2]
+
+
+@pytest.fixture(autouse=True)
+def _read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reasons, at the commit of the report."""
+    monkeypatch.setattr(reasons, "READ_AT", COMMIT)
 
 
 def page(report: dict[str, Any]) -> str:
@@ -34,22 +43,26 @@ def test_the_page_has_each_line_of_the_benchmark_and_no_open_block() -> None:
     assert "{{" not in made
     assert [each.what for each in contenders.CONTENDERS if each.what not in made] == []
     for shown in (
-        "commit `abc1234` with 2 CPUs, shared by the broker, in 5 minutes.",
-        "the same figure moved by up to 18 %.",
+        "commit `abc1234` with 2 CPUs, which the broker shares. The measurements, repeated ones"
+        " included, took 5 minutes.",
+        "is the median of 5 rounds, or of 1 where no ratio is wanted",
+        "the slowest round is up to 18 % below the fastest.",
         "At most 1.3 % of the CPU went to other virtual machines",
         "left out: celery: no broker",
         "| Quix Streams | 10,000 | 9,000 … 11,000 | 100 | yes | 1.25 × (kworker, no-op,",
         "- *aiokafka, tasks without order*: without order\n",
-        "| held | 5 ms | 20 ms | 40 ms | 990 ms | yes |",
+        "| held | 5 ms | 20 ms | 40 ms | 980 ms | 990 ms | yes |",
+        "| free | 5 ms | 20 ms | 40 ms | — | 41 ms | no |",
         f"| {lifecycle.START} | ≤ 3 s | 2.10 s | yes |",
         "| at least once | 50ms | 1.00 | 5 ms | 6 ms | — | 9 | 1 |",
         "| exactly once | 50ms | 1.00 | 5 ms | 6 ms | 12.3 | 9 | 1 |",
-        "| key, 1 keys | 25.00 s | 24.00 s | 1.04 × as fast |",
+        "| key, 1 key | 25.00 s | 24.00 s | 1.04 × as fast |",
         "| records | 5,000 | 3.00 µs | 120 MB |",
         "- dead 1,000: it would take long",
         "| scale, records | may cost 1.25 × | at 5,000 a record costs 1.02 × the least | yes |",
         "| 100 | 6,200 | 2,000,000,000 | 39,000,000 |",
         "- a worker on each core but 2",
+        "**kworker, no-op, key order, commits, beside raw poll(), tuned: ≥ 0.5 ×.** A record costs",
     ):
         assert shown in made, shown
 
@@ -101,7 +114,7 @@ def test_rivals_that_lack_the_same_share_a_note() -> None:
 def test_a_report_of_an_older_benchmark_is_shown_without_the_rest() -> None:
     measured = report()
     for line in measured["contenders"]:
-        for name in ("stolen", "lacks", "probe"):
+        for name in ("alone", "stolen", "lacks", "probe"):
             del line[name]
     del measured["seconds"], measured["scale"]["left_out"], measured["scale"]["assumptions"]
     made = page(measured)
@@ -120,8 +133,8 @@ def test_a_row_in_which_the_rival_failed_is_shown_as_not_known() -> None:
     row = published.Row("KEY", 1, [], [], left_out="no record\nin 60 s | see the log")
     measured["published"] = [row._asdict()]
     made = page(measured)
-    assert "| key, 1 keys | — | — | left out: no record in 60 s \\| see the log |" in made
-    assert "| Parallel Consumer's table: key, 1 keys | ≥ 0.98 × |  | not known |" in made
+    assert "| key, 1 key | — | — | left out: no record in 60 s \\| see the log |" in made
+    assert "| Parallel Consumer's table: key, 1 key | ≥ 0.98 × |  | not known |" in made
 
 
 def test_each_target_is_told_with_what_was_reached() -> None:
@@ -131,6 +144,18 @@ def test_each_target_is_told_with_what_was_reached() -> None:
     assert [each.what for each in told if not each.met] == [
         "kworker, no-op, key order, commits, beside raw poll(), tuned"
     ]
+
+
+def test_the_name_of_a_target_can_be_read_alone() -> None:
+    """In the table of targets, "the same" would be the same as another line."""
+    measured = report()
+    for line in measured["contenders"]:
+        if line["name"] == "kworker-retries":
+            line["alone"] = "kworker, no-op, while 5,000 wait for a retry"
+    told = {each.target: each.what for each in verdicts.verdicts(measured)}
+    assert told["kworker-retries", "kworker"] == (
+        "kworker, no-op, while 5,000 wait for a retry, beside kworker, no-op, key order, commits"
+    )
 
 
 def test_a_reason_is_of_a_target_that_there_is() -> None:
@@ -218,6 +243,75 @@ def test_a_report_with_an_unexplained_target_changes_no_file(
     with pytest.raises(SystemExit, match=r"say in bench/reasons.py why .* was not reached"):
         document.main(checkout.inputs)
     assert checkout.made() == before
+
+
+def test_a_plot_that_fails_changes_no_file(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else new plots would stand beside an old page."""
+    before = checkout.made()
+    checkout.give(report())
+    monkeypatch.setitem(plots.PLOTS, document.PLOTTED[-1], lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        document.main(checkout.inputs)
+    assert checkout.made() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda of: [of.pop("tables"), of.pop("landing")],
+            "the report of `make bench` lacks tables, landing: give one of a full run",
+        ),
+        (
+            lambda of: of["contenders"].pop(),
+            "the report of `make bench` lacks kworker-claims: give one of a full run",
+        ),
+        (
+            lambda of: [of["scale"].pop("size"), of["scale"]["points"].pop("dead")],
+            "the report of `make scale` lacks size, dead: give one of a full run",
+        ),
+        (
+            lambda of: of["size"].update(rounds=1),
+            "the report of `make bench` is not of a full run: it has rounds 1 instead of 5",
+        ),
+        (
+            lambda of: of["scale"].update(size=scale.FULL_SIZE | {"each": 50_000}),
+            "the report of `make scale` is not of a full run: it has each 50000 instead of 1000000",
+        ),
+        (
+            lambda of: of["scale"].update(commit="def5678"),
+            "the reports are of the commits abc1234 and def5678: give two of the same one",
+        ),
+        (
+            lambda of: [each.update(commit="abc1234-dirty") for each in (of, of["scale"])],
+            "the reports are of abc1234-dirty: measure both again with no uncommitted change",
+        ),
+    ],
+)
+def test_reports_not_of_full_runs_of_one_commit_are_refused(
+    checkout: Checkout, change: Callable[[dict[str, Any]], object], told: str
+) -> None:
+    before = checkout.made()
+    change(measured := report())
+    checkout.give(measured)
+    with pytest.raises(SystemExit) as ended:
+        document.main(checkout.inputs)
+    assert ended.value.code == told
+    assert checkout.made() == before
+
+
+@pytest.mark.parametrize("absent", ["celery", "celery-wait"])
+def test_what_a_report_says_is_absent_is_not_asked_for(absent: str) -> None:
+    """A rival as a whole, or one contender."""
+    measured = report() | {"absent": {absent: "no broker"}}
+    of_celery = [each.name for each in contenders.CONTENDERS if each.rival == "celery"]
+    measured["contenders"] = [
+        line for line in measured["contenders"] if line["name"] not in of_celery
+    ]
+    lacking = [] if absent == "celery" else [name for name in of_celery if name != absent]
+    assert list(document._lacking(measured)) == lacking
 
 
 def test_one_file_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from bench import intervals, plots, steal
-from bench.intervals import Row, Sent
+from bench.handwritten import WAIT_THREADS
+from bench.intervals import Row, Sent, Setting
+from bench.paced import PER_SECOND
 from bench.place import Place
+from bench.watched import Broken
 
 STATUS = {
     "counters": {"commits": 40},
@@ -26,6 +29,23 @@ def test_requests_and_entries_count_for_the_time_between() -> None:
     """Those of the start, before the first time, do not."""
     before, after = Sent(10.0, 3, 1_000), Sent(15.0, 28, 1_200)
     assert after.rates_since(before) == (5.0, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "per_second"),
+    [(Setting("2s", exactly_once=False), 0.6), (Setting("50ms", exactly_once=True), 63.0)],
+)
+def test_a_worker_that_commits_more_often_is_broken(setting: Setting, per_second: float) -> None:
+    """Then it has rested, and what the interval costs is not known."""
+    intervals.check(setting, per_second)
+    with pytest.raises(Broken, match=f"commit_interval of {setting.interval}"):
+        intervals.check(setting, 2 * per_second)
+
+
+def test_handlers_at_the_pace_always_have_a_record_in_hand() -> None:
+    """But they keep up with it."""
+    busy = PER_SECOND * intervals.CALL_S
+    assert WAIT_THREADS / 2 < busy < WAIT_THREADS
 
 
 def test_rows_of_earlier_versions_still_load(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +86,7 @@ def test_the_plot_has_each_interval_between_its_two_costs(tmp_path: Path) -> Non
     plots.intervals({"intervals": rows()}, tmp_path / "plot.svg")
     drawn = (tmp_path / "plot.svg").read_text()
     assert drawn.count(">50ms<") == drawn.count(">2s<") == 2 * 2 + 1
-    for told in ("commit requests/s", "entries/s of offsets", "records that ran again", "exactly"):
+    for told in ("commit requests/s", "entries/s of offsets", "results that came twice", "exactly"):
         assert f">{told}" in drawn
 
 

@@ -77,6 +77,7 @@ def of_published(
     monkeypatch.setattr(published, "fill", lambda *_, **__: None)
     monkeypatch.setattr(ours, "measure", measure)
     monkeypatch.setattr(frameworks, "measure", measure)
+    monkeypatch.setattr(frameworks, "prepare", lambda _: None)
     return published.measure(PLACE, 2)
 
 
@@ -189,6 +190,26 @@ def test_a_row_in_which_the_rival_stalls_is_left_out(
     }
     assert len(rows) == len(published.CASES)
     assert f"100 keys  left out: Parallel Consumer: {STALLED}" in capsys.readouterr().out
+
+
+def test_a_rival_that_fails_when_tried_again_keeps_its_figure(
+    shares: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first try was merely disturbed."""
+    shares += [0.05]
+    rival = "published-partition-20-0-theirs"
+    row, *_ = of_published(monkeypatch, Runs(), {f"{rival}-1": Broken(STALLED)})
+    assert (row["theirs_s"], row["stolen"], row["left_out"]) == ([1.0], 0.05, "")
+    assert f"not measured again: {STALLED}" in capsys.readouterr().out
+
+
+def test_kworker_may_not_fail_when_tried_again(
+    shares: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares += [0.0, 0.05]
+    failures = {"published-partition-20-0-ours-1": Broken("9 done of 10")}
+    with pytest.raises(Broken, match="9 done of 10"):
+        of_published(monkeypatch, Runs(), failures)
 
 
 def test_a_row_left_out_later_keeps_the_rounds_before(

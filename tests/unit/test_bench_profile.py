@@ -2,6 +2,8 @@
 
 import json
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from bench import handlers, stage_profile, stages
 from bench.stage_profile import ROWS, Profile, Times, Waits, between, lock_shares, waits
 from bench.stages import HANDLERS, LOOP, NEVER_BLOCK, POLL, STAGES
+from bench.watched import Broken
 from kworker.worker.handlers.handler_loop import HandlerLoop
 from kworker.worker.handlers.thread_pool import ThreadPool
 
@@ -75,6 +78,12 @@ def test_the_profile_is_told_with_what_it_means(capsys: pytest.CaptureFixture[st
         "1% of the CPU went to other machines",
     ):
         assert f"{line}\n" in told
+
+
+def test_a_service_that_ends_is_not_waited_for(tmp_path: Path) -> None:
+    ended: Any = SimpleNamespace(poll=lambda: 78, returncode=78)
+    with pytest.raises(Broken, match="it ended with exit code 78"):
+        list(stage_profile._reports(tmp_path / "run.stages", 2_000_000, ended))
 
 
 def test_a_stage_that_no_record_reached_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:

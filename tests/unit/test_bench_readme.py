@@ -19,12 +19,23 @@ def test_only_what_is_marked_in_the_readme_is_replaced() -> None:
     assert made.endswith(f"\n{readme.END}\nbelow\n")
     assert "old" not in made
     assert "](docs/performance/rates.svg)\n\n| " in made
-    assert "| Quix Streams | 10,000 | 1.25 × |" in made
+    assert "| Quix Streams, no-op | 10,000 | 1.25 × |" in made
     plain = " ".join(made.split())
-    assert "Medians of 5 rounds (3 where no ratio is wanted) at commit `abc1234`." in plain
+    conditions = "medians of 5 rounds, or of 1 where no ratio is wanted, at commit `abc1234`."
+    assert f"All in one run: {conditions}" in plain
     assert "up to 2,000,000 of them" in plain
     assert "[docs/performance.md](docs/performance.md)" in plain
     assert readme.with_figures(made, report()) == made
+
+
+def test_a_row_of_the_readme_can_be_read_alone() -> None:
+    """In its table other rows stand above it than in the page's."""
+    measured = report()
+    line = next(each for each in measured["contenders"] if each["name"] == "kworker-decoded")
+    line |= {"what": "the same, decoded", "alone": "kworker, JSON and a result"}
+    made = readme.with_figures(f"{readme.BEGIN}\n{readme.END}", measured)
+    assert "| **kworker, JSON and a result** | " in made
+    assert "the same, decoded" not in made
 
 
 def test_the_rates_to_plan_with_are_those_of_the_readme() -> None:

@@ -47,6 +47,14 @@ def test_the_median_of_the_tries_with_their_cpu_counts() -> None:
     assert scale.median_of([point(1, 2.0, stolen=0.2), tries[3]]).stolen == 0.2
 
 
+@pytest.mark.parametrize("cheaper_stolen", [0.0, 0.02])
+def test_of_two_tries_the_less_disturbed_one_counts(cheaper_stolen: float) -> None:
+    """Whichever cost it has: neither the cheaper nor the dearer one is favoured."""
+    tries = [point(1, 9.0, stolen=0.01), point(1, 3.0, stolen=cheaper_stolen)]
+    least = min(tries, key=lambda each: each.stolen)
+    assert scale.median_of(tries) == scale.median_of(tries[::-1]) == least
+
+
 def test_one_point_alone_is_not_judged() -> None:
     assert met("keys", [point(1, 9.0)]) == met("keys", []) == []
 
@@ -125,13 +133,15 @@ def test_the_report_says_what_failed_and_what_is_computed(
         "processes": [point(1, 200.0), point(2, 100.0)],
     }
     left_out = ["dead 1,000,000: it would take too long"]
-    assert not scale.report(found, tmp_path / "report.json", left_out)
+    of = {"commit": "abc1234", "size": scale.FULL_SIZE}
+    assert not scale.report(found, of, tmp_path / "report.json", left_out)
     told = capsys.readouterr().out
     assert "FAIL  records: at 1,000,000 a record costs 1.30 × the least" in told
     assert "PASS  processes: at 2 a record costs 0.50 ×" in told
     assert "left out: dead 1,000,000: it would take too long" in told
     assert "computed, not measured" in told
     written = json.loads((tmp_path / "report.json").read_text())
+    assert {name: written[name] for name in of} == of
     assert ScalePoint(**written["points"]["records"][0]) == found["records"][0]
     assert [row["workers"] for row in written["computed"]] == [62, 6_200]
     assert written["left_out"] == left_out
@@ -142,7 +152,7 @@ def test_the_report_says_what_failed_and_what_is_computed(
 def test_without_its_sweeps_nothing_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert scale.report({"records": [point(1, 4.0)]}, tmp_path / "report.json")
+    assert scale.report({"records": [point(1, 4.0)]}, {}, tmp_path / "report.json")
     assert "computed" not in capsys.readouterr().out
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["computed"] == written["assumptions"] == written["left_out"] == []
@@ -193,7 +203,9 @@ def test_help_teaches_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as ended:
         scale.main(["--help"])
     assert ended.value.code == 0
-    assert "For due records and dead letters, it is from" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "For due records and dead letters, it is from" in told
+    assert "300 lines" not in told  # that is for who reads the code
 
 
 def test_a_short_run_has_the_same_sweeps() -> None:

@@ -1,9 +1,12 @@
 """A report of the benchmark, to make documents of."""
 
+import json
 from typing import Any
 
-from bench import contenders, landing, latency, lifecycle, published, tables
+from bench import contenders, landing, latency, lifecycle, published, run, scale, tables
 from bench.scale import ScalePoint
+
+COMMIT = "abc1234"
 
 
 def report() -> dict[str, Any]:
@@ -12,6 +15,7 @@ def report() -> dict[str, Any]:
         {
             "name": each.name,
             "what": each.what,
+            "alone": each.alone,
             "records_per_second": 10_000 + number,
             "rounds": [10_000 + number, 9_000, 11_000],
             "peak_bytes": 100 << 20,
@@ -31,16 +35,16 @@ def report() -> dict[str, Any]:
     figures = [tables.Figures(15.0, 5.0, 50_000)._asdict()]
     point = ScalePoint(1_000, 1_000, 0.003, {"worker": 120_000_000}, 0.0)._asdict()
     return {
-        "commit": "abc1234",
+        "commit": COMMIT,
         "cpus": 2,
-        "size": {"rounds": 5, "untargeted_rounds": 3, "part_rounds": 2, "records": 2_000_000},
+        "size": json.loads(json.dumps(vars(run.FULL))),
         "versions": {"quix": "Quix Streams 3", "parallel-consumer": "Parallel Consumer 0.5"},
         "absent": {"celery": "no broker"},
         "seconds": {"kworker": 200.0, "latency": 100.0},
         "contenders": lines,
         "targets": targets,
         "latency": [
-            latency.Row("held", 5.0, 20.0, 40.0, 990.0)._asdict(),
+            latency.Row("held", 5.0, 20.0, 40.0, 990.0, beside_p99_ms=980.0)._asdict(),
             latency.Row("free", 5.0, 20.0, 40.0, 41.0)._asdict(),
             latency.Row("asked", 9.0, 20.0, 40.0, 999.0, only_asked=True)._asdict(),
         ],
@@ -56,7 +60,9 @@ def report() -> dict[str, Any]:
             "targets": [tables._target(what, [1.125])._asdict() for what in tables.BOUNDS],
         },
         "scale": {
-            "points": {"records": [point, point | {"size": 5_000}], "keys": [point]},
+            "commit": COMMIT,
+            "size": scale.FULL_SIZE,
+            "points": {name: [point, point | {"size": 5_000}] for name in scale.FULL},
             "verdicts": [
                 [True, "records: at 5,000 a record costs 1.02 × the least, and may cost 1.25 ×"],
                 [True, "records: a worker takes up to 120 MB, and may take 150 MB"],
