@@ -13,7 +13,7 @@ from kworker.instance.hand import Hand
 from kworker.log.running import TASK, this_thread
 from kworker.worker.handlers.batch_call import BatchPart, await_handler, call_handler
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.invocation import make_async_invoke, make_invoke, message_of
+from kworker.worker.handlers.invocation import make_async_steps, make_invoke, message_of
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching
@@ -183,7 +183,7 @@ def make_async_run_batch(
     tracing: Tracing = UNTRACED,
 ) -> AsyncRunBatch:
     """Returns a coroutine function that runs a batch. For the parameters see `make_run_batch`."""
-    one = tracing.async_invoke(make_async_invoke(handlers, encoder, timeout_s, attempts))
+    one = tracing.async_steps(make_async_steps(handlers, encoder, timeout_s, attempts)).in_one()
     call = tracing.async_batch_call(await_handler)
     calls = _Calls(encoder, timeout_s, attempts)
 

@@ -41,6 +41,15 @@ class AsyncSteps(NamedTuple):
         """Returns steps of which the first is the whole run."""
         return cls(invoke, lambda _record, outcome: outcome)
 
+    def in_one(self) -> AsyncInvoke:
+        """Returns a coroutine function that takes both steps."""
+        begin, end = self
+
+        async def run_one(record: Record, began_ns: int) -> Outcome:
+            return end(record, await begin(record, began_ns))
+
+        return run_one
+
 
 def make_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
@@ -91,26 +100,17 @@ def make_async_steps(
     def end(record: Record, returned: Any) -> Outcome:
         return NO_RESULTS if returned is None else encode(record, returned)
 
-    if handlers.has_on_dead:
-        run_one = _whole(AsyncSteps(begin, end))
-        return AsyncSteps.of(_with_async_on_dead(run_one, handlers, attempts, timeout_ns))
-    return AsyncSteps(begin, end)
+    steps = AsyncSteps(begin, end)
+    if not handlers.has_on_dead:
+        return steps
+    return AsyncSteps.of(_with_async_on_dead(steps.in_one(), handlers, attempts, timeout_ns))
 
 
 def make_async_invoke(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> AsyncInvoke:
     """Returns a coroutine function that runs a handler. For the parameters see `make_invoke`."""
-    return _whole(make_async_steps(handlers, encoder, timeout_s, attempts))
-
-
-def _whole(steps: AsyncSteps) -> AsyncInvoke:
-    begin, end = steps
-
-    async def run_one(record: Record, began_ns: int) -> Outcome:
-        return end(record, await begin(record, began_ns))
-
-    return run_one
+    return make_async_steps(handlers, encoder, timeout_s, attempts).in_one()
 
 
 def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:

@@ -8,12 +8,7 @@ from kworker.instance.scoreboard import Slot
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
-from kworker.worker.handlers.invocation import (
-    AsyncSteps,
-    make_async_invoke,
-    make_async_steps,
-    make_invoke,
-)
+from kworker.worker.handlers.invocation import make_async_steps, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.thread_pool import ThreadPool
@@ -49,12 +44,7 @@ def make_pool(
         return BatchPool(handlers, runners, hands, clock)
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
-        steps = (
-            make_async_steps(*made)
-            if tracing is UNTRACED
-            else AsyncSteps.of(tracing.async_invoke(make_async_invoke(*made)))
-        )
-        return AsyncPool(steps, hands, handlers.loop)
+        return AsyncPool(tracing.async_steps(make_async_steps(*made)), hands, handlers.loop)
     return ThreadPool(tracing.invoke(make_invoke(*made)), hands)
 
 

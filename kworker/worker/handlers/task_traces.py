@@ -1,4 +1,4 @@
-"""What a handler may leave behind in the task that has run it."""
+"""The traces that a handler may leave in the task that has run it."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,19 +26,24 @@ class TaskTraces:
         self._name = task.get_name()
         self._context = Context()
         self._references = self._referents = 0
-        self._factory: object = None
+        self._has_factory = False
 
     def begin(self) -> None:
-        """Notes how the task is before its first handler. Called by the running task itself."""
+        """Notes how the task is before its first handler. Called by the running task itself.
+
+        A method of its own, since the call of a constructor has references to the task.
+        """
         TASK.set(None)
         self._context = copy_context()
-        self._factory = asyncio.get_running_loop().get_task_factory()
+        self._has_factory = asyncio.get_running_loop().get_task_factory() is not None
         self._references = self._count_references()
         self._referents = len(get_referents(self._task))
 
     def left(self) -> bool:
         """Returns True if the task differs from what it was, so that it must end."""
-        if self._count_references() != self._references:  # first, as `task` is one more
+        # At first: a factory's task may have none of the attributes below, and `task` is one more
+        # reference.
+        if self._has_factory or self._count_references() != self._references:
             return True
         task, context, before = self._task, copy_context(), self._context
         return bool(
@@ -46,7 +51,6 @@ class TaskTraces:
             # It is not yet cancelled if a handler took that back, but would be.
             or task._must_cancel  # type: ignore[attr-defined]
             or task._callbacks
-            or self._factory
             or len(get_referents(task)) != self._referents  # its attributes
             or task.get_name() != self._name
             # None of the first variables can be missing: only a context that sets one can reset it.

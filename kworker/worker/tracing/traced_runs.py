@@ -7,7 +7,7 @@ from kworker.core.outcome import Outcome
 from kworker.core.record import Record
 from kworker.log.running import ThreadCall
 from kworker.worker.handlers.batch_call import AsyncBatchCall, BatchCall, BatchPart
-from kworker.worker.handlers.invocation import AsyncInvoke, Invoke
+from kworker.worker.handlers.invocation import AsyncSteps, Invoke
 from kworker.worker.handlers.signature import Batching
 from kworker.worker.tracing.run_spans import RunSpans, note_failures
 
@@ -29,14 +29,14 @@ class TracedRuns:
 
         return run_traced
 
-    def async_invoke(self, invoke: AsyncInvoke) -> AsyncInvoke:
-        spans = self._spans
+    def async_steps(self, steps: AsyncSteps) -> AsyncSteps:
+        spans, invoke = self._spans, steps.in_one()
 
         async def run_traced(record: Record, began_ns: int) -> Outcome:
             with spans.of_run(record):
                 return await invoke(record, began_ns)
 
-        return run_traced
+        return AsyncSteps.of(run_traced)
 
     def batch_call(self, call: BatchCall) -> BatchCall:
         spans = self._spans

@@ -33,7 +33,6 @@ def report() -> dict[str, Any]:
     interval = {"commit_interval": "50ms", "records_per_second": 1, "median_ms": 5, "p99_ms": 6}
     interval |= {"entries_per_second": 9, "repeated": 1}
     figures = [tables.Figures(15.0, 5.0, 50_000)._asdict()]
-    point = ScalePoint(1_000, 1_000, 0.003, {"worker": 120_000_000}, 0.0)._asdict()
     return {
         "commit": COMMIT,
         "cpus": 2,
@@ -59,16 +58,21 @@ def report() -> dict[str, Any]:
             "rounds": {"pyspark": figures, "kworker": figures},
             "targets": [tables._target(what, [1.125])._asdict() for what in tables.BOUNDS],
         },
-        "scale": {
-            "commit": COMMIT,
-            "size": scale.FULL_SIZE,
-            "points": {name: [point, point | {"size": 5_000}] for name in scale.FULL},
-            "verdicts": [
-                [True, "records: at 5,000 a record costs 1.02 × the least, and may cost 1.25 ×"],
-                [True, "records: a worker takes up to 120 MB, and may take 150 MB"],
-            ],
-            "left_out": ["dead 1,000: it would take long"],
-            "assumptions": ["a worker on each core but 2"],
-            "computed": [{"hosts": 100, "workers": 6_200, "no_op": 2e9, "waiting": 3.9e7}],
-        },
+        "scale": _scale_report(),
+    }
+
+
+def _scale_report() -> dict[str, Any]:
+    point = ScalePoint(1_000, 1_000, 0.003, {"worker": 120_000_000}, 0.0)._asdict()
+    return {
+        "commit": COMMIT,
+        "size": scale.FULL_SIZE,
+        "points": {name: [point, point | {"size": 5_000}] for name in scale.FULL},
+        "verdicts": [
+            [True, "records: at 5,000 a record costs 1.02 × the least, and may cost 1.25 ×"],
+            [True, "records: a worker takes up to 120 MB, and may take 150 MB"],
+        ],
+        "left_out": ["dead 1,000: it would take long"],
+        "assumptions": ["a worker on each core but 2"],
+        "computed": [{"hosts": 100, "workers": 6_200, "no_op": 2e9, "waiting": 3.9e7}],
     }

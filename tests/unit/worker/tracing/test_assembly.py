@@ -39,7 +39,7 @@ def test_tracing_is_off_and_then_wraps_nothing(tmp_path: Path) -> None:
     assert tracing is UNTRACED
     for wrap in (
         tracing.invoke,
-        tracing.async_invoke,
+        tracing.async_steps,
         tracing.batch_call,
         tracing.async_batch_call,
     ):
