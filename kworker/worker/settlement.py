@@ -165,7 +165,7 @@ class Settlement:
         due = self._committer.due(now, self.outcomes, resting=not self._flow.records)
         if due:
             self._begin_interval(now)
-        if due or settled:
+        if due or settled or self._committer.missed:
             self.guarantee.commit(now)
         if self._committer.problem is not None and self.is_complete(partitions):
             self._committer.problem = None  # its partition, or its record, is gone

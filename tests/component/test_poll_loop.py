@@ -520,6 +520,24 @@ def test_a_commit_that_the_broker_did_not_take_is_sent_again(kafka: MemoryKafka)
     assert bench.poll_loop.idle
 
 
+def test_what_settles_during_a_commit_is_committed_after_it(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: a crash within the next commit interval would repeat it."""
+    bench = Bench(kafka, ["foo"])
+    bench.turn(3)
+    with monkeypatch.context() as slow:
+        slow.setattr(bench.poll_loop.committer, "answered", lambda _: None)
+        bench.end(b"alpha")
+        bench.turn()
+        bench.end(b"bravo")
+        bench.turn()
+        assert position(kafka) == 1
+    bench.poll_loop.committer.answered(None)
+    bench.poll_loop.turn()  # the interval is not over
+    assert position(kafka) == 2
+
+
 def test_a_drain_ends_what_has_begun_and_leaves_the_rest(kafka: MemoryKafka) -> None:
     """A drain finishes what is in hand; the next start takes the rest."""
     bench = Bench(kafka, ["foo"], hands=2)

@@ -55,6 +55,7 @@ class Committer:
         self._sent_at = 0.0
         self._last = 0.0
         self._renew_at = inf
+        self._missed = False  # `commit` was called while a commit was under way
         self.commits = 0
         self.problem: str | None = None
 
@@ -81,6 +82,11 @@ class Committer:
     def under_way(self) -> bool:
         """True if a commit that changes the group's positions was sent and is not answered yet."""
         return self._sent is not None and self._would_change(self._sent)
+
+    @property
+    def missed(self) -> bool:
+        """True if `commit` was called while a commit was under way, which is answered now."""
+        return self._missed and self._sent is None
 
     def _would_change(self, positions: Mapping[PartitionId, Committed]) -> bool:
         return not positions.items() <= self._known.items()
@@ -158,12 +164,14 @@ class Committer:
 
         Sends nothing while the last commit has no answer, for `CommitPolicy.answer_s` at most.
         A commit that timed out in the client can still reach the broker and move a position back.
-        For an idle partition, only a repeated commit corrects that.
+        For an idle partition, only a repeated commit corrects that. Unchanged positions wait up to
+        a commit interval for changed ones, to go with them.
         """
-        if self._sent is not None and now - self._sent_at < self._policy.answer_s:
+        self._missed = self._sent is not None and now - self._sent_at < self._policy.answer_s
+        if self._missed:
             return
-        renews = now >= self._renew_at
         sent = self.to_commit(partitions)
+        renews = now >= self._renew_at + (0.0 if sent else self._policy.interval_s)
         if renews:
             sent = self._known_of(partitions) | sent
         if not sent:

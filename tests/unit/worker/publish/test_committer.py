@@ -136,18 +136,50 @@ def test_a_committed_position_is_repeated_at_intervals() -> None:
     settle(partition)
     committer.commit([partition], 1.0)
     committer.answered(None)
-    committer.commit([partition], 10.9)
+    committer.commit([partition], 11.1)
     assert broker.sent == [{AT: told(1)}]
-    committer.commit([partition], 11.0)
+    committer.commit([partition], 11.3)
     assert broker.sent[1:] == [{AT: told(1)}]
     assert not committer.under_way  # nothing that a drain would wait for
     settle(partition)
     committer.answered(None)
-    committer.commit([partition], 11.2)
+    committer.commit([partition], 11.5)
     committer.answered(None)
-    committer.commit([partition], 20.9)
-    committer.commit([partition], 21.0)
+    committer.commit([partition], 21.4)
+    committer.commit([partition], 21.5)
     assert broker.sent[2:] == [{AT: told(2)}, {AT: told(2)}]
+
+
+def test_a_position_is_repeated_with_others_in_one_commit() -> None:
+    """Else a commit interval has two requests, and its own waits for the other's answer."""
+    broker, committer, resting = committing()
+    busy = a_partition(number=1)
+    busy_at = ("orders", 1)
+    committer.learn(busy_at, told(0))
+    settle(resting)
+    committer.commit([resting, busy], 1.0)
+    committer.answered(None)
+    committer.commit([resting, busy], 11.0)  # the interval has ended, its outputs are on their way
+    assert len(broker.sent) == 1
+    settle(busy)
+    committer.commit([resting, busy], 11.01)
+    assert broker.sent[1:] == [{AT: told(1), busy_at: told(1)}]
+
+
+def test_a_commit_missed_during_another_one_is_said_once() -> None:
+    """From its answer on; one that the client refuses then waits for the next interval."""
+    broker, committer, partition = committing()
+    settle(partition)
+    committer.commit([partition], 1.0)
+    assert not committer.missed
+    settle(partition)
+    committer.commit([partition], 1.1)
+    assert not committer.missed
+    committer.answered("coordinator is loading")
+    assert committer.missed
+    broker.refusing = True
+    committer.commit([partition], 1.2)
+    assert not committer.missed
 
 
 def test_a_failed_repeat_of_a_commit_is_no_problem() -> None:
@@ -157,14 +189,14 @@ def test_a_failed_repeat_of_a_commit_is_no_problem() -> None:
     committer.commit([partition], 1.0)
     committer.answered(None)
     broker.refusing = True
-    committer.commit([partition], 11.0)
+    committer.commit([partition], 11.3)
     assert committer.problem is None
     broker.refusing = False
-    committer.commit([partition], 11.2)
+    committer.commit([partition], 11.5)
     committer.answered("coordinator is loading")
     assert (len(broker.sent), committer.problem) == (2, None)
     settle(partition)
-    committer.commit([partition], 11.4)
+    committer.commit([partition], 11.7)
     committer.answered("coordinator is loading")
     assert committer.problem == "coordinator is loading"
 
@@ -180,7 +212,7 @@ def test_only_owned_positions_are_repeated() -> None:
     other.open = False
     committer.forget(("orders", 1))
     committer.answered(None)
-    committer.commit([partition], 11.0)
+    committer.commit([partition], 11.3)
     assert broker.sent[1:] == [{AT: told(1)}]
 
 
@@ -223,7 +255,7 @@ class CommitterAgainstModel(RuleBasedStateMachine):
 
     @rule(taken=st.booleans(), later=st.booleans())
     def commit(self, taken: bool, later: bool = False) -> None:
-        self.now += POLICY.renew_s if later and not self.under_way else 0.2
+        self.now += POLICY.renew_s + POLICY.interval_s if later and not self.under_way else 0.2
         closed = a_partition("orders", 9)
         settle(closed)
         closed.open = False
