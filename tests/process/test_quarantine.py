@@ -86,6 +86,14 @@ class Unopened:
 
     async def __call__(self, message):
         return {}
+
+class Closing:
+    async def __call__(self, message):
+        return {}
+
+    async def close(self):
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+        open("closed", "w").close()
 """
 WAIT_S = 60.0
 
@@ -457,6 +465,18 @@ def test_an_idle_isolated_process_ends(
     ward.suspect("good")
     ward.until_all(1)
     ward.until(lambda: ward.cell is None)
+
+
+def test_tasks_of_records_end_before_the_handler_is_closed(
+    bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """They rest between records, and a `close` that waits for all others would hang."""
+    monkeypatch.setattr("kworker.worker.quarantine.quarantine._IDLE_S", 0.1)
+    ward = bench("Closing")
+    ward.suspect("good", "good")
+    ward.until_all(2)
+    ward.until(lambda: ward.cell is None)
+    assert (tmp_path / "closed").exists()
 
 
 def test_all_records_are_isolated_at_first_for_the_time_ordered(
