@@ -14,12 +14,12 @@ class Measured(NamedTuple):
 
 # From the benchmark: `bench.document` writes these rates and MACHINE together with the table in
 # README, section Speed; a test compares them. Figures that nobody has measured do not belong here.
-RESULTS = Measured(101_000, "one result for each record")
-EXACTLY_ONCE = Measured(88_000, "one result for each record, exactly once")
-IDEMPOTENT = Measured(54_000, "a handler that does nothing, idempotent")
+RESULTS = Measured(73_500, "one result for each record")
+EXACTLY_ONCE = Measured(70_800, "one result for each record, exactly once")
+IDEMPOTENT = Measured(40_900, "a handler that does nothing, idempotent")
 THREADS = 64
 """The most threads that are planned for in one process; README has the rate of as many."""
-MACHINE = "two cores, which the broker shares, with records of 200 bytes"
+MACHINE = "2 cores, which the broker shares, with records of 200 bytes"
 
 _SPARE_PARTITIONS = 2  # for each process: partitions can be added, but then keys move
 
