@@ -11,10 +11,12 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 # Told apart without colour, too, by their dashes; the colours are Okabe and Ito's.
 _STYLES = (("#0072B2", ":"), ("#D55E00", "--"), ("#009E73", "-"))
 _MIB = 1 << 20
+_POWERS = EngFormatter(sep="")
 
 
 def backpressure(report: dict[str, Any], plot: Path) -> None:
@@ -107,8 +109,9 @@ def rates(report: dict[str, Any], plot: Path) -> None:
         axes.invert_yaxis()
         axes.set_title(what, loc="left", fontsize="medium")
         axes.spines[["top", "right"]].set_visible(False)
-    drawn[-1].set_xlabel(
-        "thousand records a second; one process each, but Celery has two, and Redis"
+    figure.supxlabel(
+        "thousand records a second; one process each, but Celery has two, and Redis",
+        fontsize="medium",
     )
     _save(figure, plot)
 
@@ -196,6 +199,9 @@ def published(report: dict[str, Any], plot: Path) -> None:
         seconds = [nan if row.get("left_out") else median(row[whose]) for row in rows]
         axes.plot(names, seconds, "o", linestyle=dash, color=colour, label=label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(_POWERS)
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("seconds for 10,000 records")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -212,8 +218,11 @@ def scale(report: dict[str, Any], plot: Path) -> None:
         costs = [1e6 * point["seconds"] / point["records"] for point in points]
         axes.plot(sizes, costs, "o-", color=_OURS)
         axes.set_xscale("log")
+        axes.set_xticks(sizes, [_POWERS(size) for size in sizes], fontsize="x-small")
+        axes.minorticks_off()
         axes.set_title(sweep, loc="left", fontsize="medium")
         _name(axes, "µs a record")
+        axes.set_ylim(top=1.1 * max(costs))
     for axes in drawn:  # without a sweep
         axes.set_axis_off()
     _save(figure, plot)
