@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 # Told apart without colour, too, by their dashes; the colours are Okabe and Ito's.
 _STYLES = (("#0072B2", ":"), ("#D55E00", "--"), ("#009E73", "-"))
 _MIB = 1 << 20
-_POWERS = EngFormatter(sep="")
+_SHORT = EngFormatter(sep="")
 
 
 def backpressure(report: dict[str, Any], plot: Path) -> None:
@@ -200,7 +200,7 @@ def published(report: dict[str, Any], plot: Path) -> None:
         axes.plot(names, seconds, "o", linestyle=dash, color=colour, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(_POWERS)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("seconds for 10,000 records")
     axes.grid(alpha=0.3)
@@ -218,7 +218,7 @@ def scale(report: dict[str, Any], plot: Path) -> None:
         costs = [1e6 * point["seconds"] / point["records"] for point in points]
         axes.plot(sizes, costs, "o-", color=_OURS)
         axes.set_xscale("log")
-        axes.set_xticks(sizes, [_POWERS(size) for size in sizes], fontsize="x-small")
+        axes.set_xticks(sizes, [_SHORT(size) for size in sizes], fontsize="x-small")
         axes.minorticks_off()
         axes.set_title(sweep, loc="left", fontsize="medium")
         _name(axes, "µs a record")
