@@ -82,8 +82,10 @@ def _build(folder: Path, sources: Path) -> None:
     if shutil.which("mvn") is None:
         raise Unavailable("Maven is not installed")
     build = ["mvn", "-q", "-B", "-f", str(sources / "pom.xml"), f"-DbuildDirectory={folder}/build"]
+    # In the user's own repository, descriptions without archives would stay, and stop Spark's Ivy.
+    own = f"-Dmaven.repo.local={folder}/repository"
     built = subprocess.run(
-        [*build, "package"],
+        [*build, own, "package"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,5 +1,6 @@
 """Tables and checkpoints on S3, set up as the README says."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -27,17 +28,20 @@ class Landed(NamedTuple):
 def landed(tmp_path_factory: pytest.TempPathFactory, bootstrap: str, s3: S3) -> Iterator[Landed]:
     """Two jobs, one after the other: the second goes on from what the first left on S3."""
     store = s3.store("landed")
-    conf = store.spark | PACKAGES | {"spark.jars.ivy": str(cache_folder() / "ivy-of-spark")}
+    conf = store.spark | PACKAGES | {"spark.jars.ivy": str(cache_folder() / "packages-of-spark")}
+    folder = tmp_path_factory.mktemp("s3-service")
     service = Service(
-        tmp_path_factory.mktemp("s3-service"),
+        folder,
         bootstrap,
         spark_lines(conf, store, FORMATS).removeprefix("[spark.conf]\n"),
         checkpoints=store.at("_checkpoints"),
     )
     service.create_topic()
+    # Spark would take what it finds in the user's Maven repository, also if only a part is there.
+    options = f"{os.environ['JAVA_TOOL_OPTIONS']} -Duser.home={folder}"
     for first, count in ((0, FIRST), (FIRST, MORE)):
         service.send_orders(first, count)
-        job = service.start("--once")
+        job = service.start("--once", JAVA_TOOL_OPTIONS=options)
         assert job.ends() == 0, job.said
     yield Landed(service, store)
     service.close()
