@@ -45,6 +45,13 @@ def _noise(report: Figures) -> Iterator[str]:
             f" At most {100 * max(shares):.1f} % of the CPU went to other virtual machines in any"
             " measurement that counts."
         )
+    if kept := report.get("loop_us", {}).get("kept"):
+        slower = [each / report["loop_us"]["best"] for each in sorted(kept)]
+        yield (
+            " But they share its cores: during these, a loop of Python that never changes took"
+            f" {slower[0]:.2f} to {slower[-1]:.2f} times its least CPU time, in the middle"
+            f" {median(slower):.2f} times."
+        )
 
 
 def _stolen(found: Any, *, within: bool = False) -> Iterator[float]:

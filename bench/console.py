@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import kworker
 from bench import ours
+from bench.disturbance import Stolen
 from bench.handwritten import NO_OP_THREADS
 from bench.place import Place, free_port, servers
-from bench.steal import Stolen
 from bench.topic import TOPIC, Group, fill
 from bench.watched import Broken
 from kworker.instance.state_folder import StateFolder

@@ -190,8 +190,8 @@ NO_OP = (
         POOL_WAITS,
         "hand-written pool, tuned, another way",
     ),
-    _rival(QUIX, "quix", "Quix Streams", "no_op", 0.15, in_full="Quix Streams, no-op"),
-    _rival(ARROYO, "arroyo", "arroyo, serial", "no_op", 0.15, in_full="arroyo, no-op, serial"),
+    _rival(QUIX, "quix", "Quix Streams", "no_op", 0.12, in_full="Quix Streams, no-op"),
+    _rival(ARROYO, "arroyo", "arroyo, serial", "no_op", 0.1, in_full="arroyo, no-op, serial"),
     _rival(AIOKAFKA, "aiokafka", "aiokafka, tasks without order", "no_op", 0.15, concurrency=TASKS),
     _rival(FASTSTREAM, "faststream", "FastStream, a record a call", "no_op", 0.006),
     _rival(FASTSTREAM_BATCHES, "faststream-batches", "FastStream, 1,000 a call", "no_op", 0.5),
@@ -201,7 +201,7 @@ NO_OP = (
         "parallel",
         "Parallel Consumer, by key",
         "no_op",
-        0.25,
+        0.12,
         in_full="Parallel Consumer, no-op, by key",
     ),
     _rival(
@@ -209,7 +209,7 @@ NO_OP = (
         "parallel-unordered",
         "Parallel Consumer, unordered",
         "no_op",
-        0.25,
+        0.12,
         in_full="Parallel Consumer, no-op, unordered",
     ),
     Contender(
@@ -217,7 +217,7 @@ NO_OP = (
         "kworker, no-op, key order, commits",
         ("poll", *POOLS, *FRAMEWORKS),
         "no_op",
-        part=0.6,
+        part=0.5,
         probe=KWORKER,
     ),
     Contender(
@@ -226,7 +226,7 @@ NO_OP = (
         ("kworker",),
         "no_op",
         retries=5_000,
-        part=0.6,
+        part=0.5,
         probe=KWORKER,
         in_full="kworker, no-op, while 5,000 wait for a retry",
     ),
@@ -236,7 +236,7 @@ NO_OP = (
         ("kworker",),
         "no_op",
         ordering="partition",
-        part=0.6,
+        part=0.5,
         probe=KWORKER_PARTITIONS,
         in_full="kworker, no-op, in the order of partitions",
     ),
@@ -248,7 +248,7 @@ RESULTS = (
         "kworker, a result produced for each",
         ("poll", *POOLS),
         "result",
-        part=0.25,
+        part=0.15,
         probe=KWORKER,
     ),
     Contender(
@@ -257,7 +257,7 @@ RESULTS = (
         ("kworker-results",),
         "result",
         exactly_once=True,
-        part=0.25,
+        part=0.15,
         probe=KWORKER_ONCE,
         in_full="kworker, a result produced for each, exactly once",
     ),
@@ -292,7 +292,7 @@ RESULTS = (
         "kworker, JSON and a result",
         ("poll", *POOLS, "quix-decoded", "arroyo-decoded", "parallel-decoded"),
         "decoded",
-        part=0.2,
+        part=0.13,
         probe=KWORKER,
     ),
     _rival(
@@ -300,7 +300,7 @@ RESULTS = (
         "quix-exactly-once",
         "Quix, the same exactly once",
         "decoded",
-        0.1,
+        0.08,
         exactly_once=True,
         in_full="Quix, JSON and a result, exactly once",
     ),
@@ -309,7 +309,7 @@ RESULTS = (
         "parallel-exactly-once",
         "Parallel Consumer, transactional",
         "decoded",
-        0.04,
+        0.03,
         concurrency=PRODUCING,
         exactly_once=True,
         in_full="Parallel Consumer, JSON and a result, transactional",
@@ -320,7 +320,7 @@ RESULTS = (
         ("kworker-decoded", "quix-exactly-once", "parallel-exactly-once"),
         "decoded",
         exactly_once=True,
-        part=0.2,
+        part=0.13,
         probe=KWORKER_ONCE,
         in_full="kworker, JSON and a result, exactly once",
     ),
@@ -411,7 +411,7 @@ WAITING = (
         "threads-256",
         "256 bare threads, 10 ms, no Kafka",
         concurrency=MANY_THREADS,
-        part=3.0,
+        part=2.5,
         loop="threads",
         lacks=BARE_LACKS,
     ),
@@ -429,7 +429,7 @@ WAITING = (
         "threads-256",
         "parallel-wait-256",
         concurrency=MANY_THREADS,
-        part=3.0,
+        part=2.5,
         handler="wait",
         probe=KWORKER,
     ),
@@ -437,7 +437,7 @@ WAITING = (
 
 
 def _tasks(name: str, what: str, *beside: str, concurrency: int = TASKS, **more: Any) -> Contender:
-    return Contender(name, what, beside, concurrency=concurrency, part=0.12, **more)
+    return Contender(name, what, beside, concurrency=concurrency, part=0.1, **more)
 
 
 TASKS_WAITING = (
@@ -500,13 +500,13 @@ CLAIMS = (
         ("set-nx",),
         "no_op",
         claims=True,
-        part=0.12,
+        part=0.08,
         probe=KWORKER_CLAIMS,
     ),
 )
 
 
-DISTURBED = 0.1  # share of the records in each topic of keys of their own
+DISTURBED = 0.06  # share of the records in each topic of keys of their own
 OTHERS = 1 - 1 / HOT_EVERY
 # Of a topic's end: there may be a few more slow records than one of a hundred.
 OTHERS_OF_PART = OTHERS - 0.003

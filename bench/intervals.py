@@ -27,10 +27,10 @@ import psutil
 from confluent_kafka import Consumer
 
 from bench import ours
+from bench.disturbance import least_disturbed
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 from bench.paced import PACED, PER_SECOND, Pace, pace
 from bench.place import Place
-from bench.steal import least_disturbed
 from bench.topic import count_records, ends
 from bench.watched import Broken
 from kworker.core.duration import parse_duration

@@ -15,8 +15,8 @@ from statistics import median
 from typing import NamedTuple
 
 from bench import frameworks, ours, tables
+from bench.disturbance import least_disturbed
 from bench.place import ROOT, Place
-from bench.steal import least_disturbed
 from bench.topic import append, create
 from bench.udf_spark import SCHEMA
 from bench.watched import START_S, Broken

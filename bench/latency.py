@@ -16,12 +16,12 @@ from statistics import quantiles
 from typing import NamedTuple
 
 from bench import contenders, frameworks, handwritten, ours
+from bench.disturbance import least_disturbed
 from bench.environments import Unavailable
 from bench.handlers import PROBE_S
 from bench.handwritten import NO_OP_THREADS, WAIT_THREADS
 from bench.paced import PACED, PER_SECOND, pace
 from bench.place import ROOT, Place
-from bench.steal import least_disturbed
 from bench.topic import ALL, Group, create
 from bench.watched import Broken
 from kworker.config.client_properties import PRODUCER_DEFAULTS

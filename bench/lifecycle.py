@@ -14,10 +14,10 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from bench import ours
+from bench.disturbance import least_disturbed
 from bench.handwritten import WAIT_THREADS
 from bench.paced import PACED, PER_SECOND, pace
 from bench.place import Place
-from bench.steal import least_disturbed
 from bench.topic import TOPIC, Group
 from bench.watched import START_S, Broken
 

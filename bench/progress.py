@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench.disturbance import LOOP_TIMES
 from bench.place import ROOT
 
 _Part = TypeVar("_Part")
-KEPT = ("rates", "memory", "stolen", "versions", "seconds", "absent_rows")
+KEPT = ("rates", "memory", "stolen", "versions", "seconds", "absent_rows", "loop_us")
 DIRTY = "-dirty"  # the end of a commit's name, if the tree has changes
 
 
@@ -39,6 +40,15 @@ class Progress:
         self._parts: dict[str, Any] = {}
         if file and file.exists():
             self._load(json.loads(file.read_text()), file)
+
+    @property
+    def loop_us(self) -> dict[str, Any]:
+        """The times of a loop that never changes: see `bench.disturbance`."""
+        return LOOP_TIMES.saved()
+
+    @loop_us.setter
+    def loop_us(self, saved: dict[str, Any]) -> None:
+        LOOP_TIMES.load(saved)
 
     def part(self, name: str, measure: Callable[[], _Part]) -> _Part:
         """Returns the figures of a part of the benchmark, measured once."""

@@ -10,9 +10,9 @@ from statistics import median
 from typing import NamedTuple
 
 from bench import frameworks, ours
+from bench.disturbance import least_disturbed
 from bench.environments import Unavailable
 from bench.place import Place
-from bench.steal import least_disturbed
 from bench.topic import Key, fill
 from bench.watched import Broken
 
@@ -55,6 +55,11 @@ class Row(NamedTuple):
         return self.ordering == "PARTITION" or (self.ordering, self.keys) == ("KEY", 1)
 
     @property
+    def is_long(self) -> bool:
+        """True if fewer keys than threads run at a time, so that sleep is nearly all of it."""
+        return self.ordering == "PARTITION" or self.keys < THREADS
+
+    @property
     def least(self) -> float:
         return LEAST_SERIAL if self.is_serial else LEAST
 
@@ -70,8 +75,8 @@ OUR_WORDS = {"PARTITION": "partition", "KEY": "key", "UNORDERED": "none"}
 def measure(place: Place, rounds: int) -> list[dict]:
     """Measures each row in turn, in rounds. Prints each. Returns no row without the rival.
 
-    Serial rows are measured once: they take long, and their handlers' sleep varies little. A row
-    in which the rival fails is left out from then on. Raises Broken if kworker fails.
+    Long rows are measured once: their time is that of their handlers' sleep, which varies little. A
+    row in which the rival fails is left out from then on. Raises Broken if kworker fails.
     """
     for keys in sorted({keys for _, keys in CASES}):
         fill(place.kafka, _topic(keys), RECORDS, key=_some(keys), partitions=1)
@@ -88,7 +93,7 @@ def measure(place: Place, rounds: int) -> list[dict]:
 
 def _with_round(place: Place, row: Row, number: int) -> Row:
     """Returns the row with both times of this round, or left out, or as it is if not due."""
-    if row.left_out or (row.is_serial and number > 0):
+    if row.left_out or (row.is_long and number > 0):
         return row
     run = f"published-{row.ordering}-{row.keys}-{number}".lower()
     try:

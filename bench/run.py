@@ -5,8 +5,9 @@ each with packages of its own. They run one after the other, in rounds, so that 
 machine affects all. The time is from the first record read to the last one done, or committed, if
 the contender commits. A ratio is the median of the ratios of the rounds.
 
-Other virtual machines may take the CPU. A measurement during which they took more than 2 % of it is
-repeated, up to twice; the one with the smallest share counts.
+Other virtual machines may take the CPU, or slow it. A measurement during which they took more than
+2 % of it is repeated, up to twice. One during which a loop that never changes was a tenth slower
+than usual is repeated once. The least disturbed one counts.
 
 Over 300 lines: the sizes, the rounds and the report are one program.
 """
@@ -36,11 +37,11 @@ from bench import (
     tables,
 )
 from bench.contenders import COMPUTE, CONTENDERS, DISTURBED, TARGETS, Contender
+from bench.disturbance import least_disturbed
 from bench.environments import Unavailable
 from bench.paced import PACED
 from bench.place import ROOT, Place, servers
 from bench.progress import Progress
-from bench.steal import least_disturbed
 from bench.table import minutes, show, spent
 from bench.topic import DISTINCT, HOT, TOPIC, Group, distinct_key, fill, hot_key
 from bench.watched import Broken, Measured
@@ -60,6 +61,8 @@ class Size:
     landed: int  # results for `--once`; three times as many for batches
     into_tables: float  # share of the records from topics into tables
     part_rounds: int  # of the parts that are not contenders
+    tables_rounds: int  # but of that with the Spark job alone
+    kills: int  # of a worker, for each commit interval
     intervals: tuple[str, ...]
 
 
@@ -67,13 +70,15 @@ FULL = Size(
     rounds=5,
     untargeted_rounds=1,
     records=2_000_000,
-    waiting=64_000,
+    waiting=51_200,
     computed=30_000,
     paced_s=5.0,
     rivals_paced=True,
     landed=300_000,
-    into_tables=0.5,
+    into_tables=0.3,
     part_rounds=3,
+    tables_rounds=2,
+    kills=2,
     intervals=intervals.CHOICES,
 )
 QUICK = Size(
@@ -87,6 +92,8 @@ QUICK = Size(
     landed=300_000,
     into_tables=0.2,
     part_rounds=1,
+    tables_rounds=1,
+    kills=1,
     intervals=intervals.QUICK_CHOICES,
 )
 
@@ -101,7 +108,7 @@ class Part(NamedTuple):
 PARTS = {
     "tables": Part(
         lambda place, size, _: tables.measure(
-            place, size.part_rounds, size.landed, 3 * size.landed
+            place, size.tables_rounds, size.landed, 3 * size.landed
         ),
         tables.show,
     ),
@@ -123,7 +130,7 @@ PARTS = {
     ),
     "intervals": Part(
         lambda place, size, _: intervals.measure(
-            place, size.records // 4, size.paced_s, size.part_rounds, size.intervals
+            place, size.records // 6, size.paced_s, size.kills, size.intervals
         ),
         intervals.show,
     ),
@@ -243,6 +250,7 @@ class Benchmark:
             "versions": self._progress.versions,
             "absent": self._progress.absent | self._progress.absent_rows,
             "seconds": self._progress.seconds,
+            "loop_us": self._progress.loop_us,
             "contenders": [
                 {
                     "name": contender.name,

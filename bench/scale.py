@@ -34,10 +34,10 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench import ours
+from bench.disturbance import STOLEN, Stolen
 from bench.handwritten import NO_OP_THREADS, WAIT_S, WAIT_THREADS
 from bench.place import Place, servers
 from bench.progress import Progress
-from bench.steal import STOLEN, Stolen
 from bench.topic import (
     DELAY,
     DELAY_S,

@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 
 from bench import ours
 from bench.contenders import MANY_THREADS, TASKS
+from bench.disturbance import least_disturbed
 from bench.handwritten import NO_OP_THREADS
 from bench.place import ROOT, Place, servers
 from bench.stages import HANDLERS, LOOP, NEVER_BLOCK, POLL, STAGES
-from bench.steal import least_disturbed
 from bench.topic import TOPIC, Group, fill
 from bench.watched import SLOWEST, START_S, Broken
 

@@ -11,8 +11,8 @@ from statistics import median
 from typing import NamedTuple
 
 from bench.bare_spark import SCHEMA
+from bench.disturbance import least_disturbed
 from bench.place import KWORKER, ROOT, Place
-from bench.steal import least_disturbed
 from bench.topic import RECORD_BYTES, fill
 
 COLD, WARM = "tables-cold", "tables-warm"

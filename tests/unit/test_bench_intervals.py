@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench import intervals, plots, steal
+from bench import disturbance, intervals, plots
 from bench.handwritten import WAIT_THREADS
 from bench.intervals import Row, Sent, Setting
 from bench.paced import PER_SECOND
@@ -67,7 +67,7 @@ def test_a_disturbed_setting_is_measured_again(
 
     shares = iter([0.3, 0.01, 0.0])
     monkeypatch.setattr(intervals, "_row", measured)
-    monkeypatch.setattr(steal.Stolen, "share", lambda _: next(shares))
+    monkeypatch.setattr(disturbance.Stolen, "share", lambda _: next(shares))
     rows = intervals.measure(Place("", "", tmp_path), 1, 1.0, 1, ("2s",))
     assert tried == ["interval-2s-false-0", "interval-2s-false-1", "interval-2s-true-0"]
     assert [(row["requests_per_second"], row["stolen"]) for row in rows] == [(2, 0.01), (3, 0.0)]

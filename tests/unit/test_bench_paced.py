@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench import frameworks, latency, paced, steal
+from bench import disturbance, frameworks, latency, paced
 from bench.contenders import CONTENDERS
 from bench.environments import SOURCES
 from bench.paced import Pace
@@ -125,7 +125,7 @@ def test_a_rival_is_prepared_before_it_is_measured(monkeypatch: pytest.MonkeyPat
         return Measured(1, 1.0, 0)
 
     monkeypatch.setattr(frameworks, "prepare", done.append)
-    monkeypatch.setattr(steal, "Stolen", lambda: Clock(done))
+    monkeypatch.setattr(disturbance, "Stolen", lambda: Clock(done))
     monkeypatch.setattr(Benchmark, "_measure", measured)
     Benchmark(PLACE, QUICK, (quix,), Progress(None, {})).run()
     assert done == ["quix", "clock", "measure"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench import frameworks, landing, lifecycle, ours, published, steal, tables
+from bench import disturbance, frameworks, landing, lifecycle, ours, published, tables
 from bench.environments import Unavailable
 from bench.place import Place
 from bench.watched import Broken, Measured
@@ -35,7 +35,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         def share(self) -> float:
             return shares.pop(0) if shares else 0.0
 
-    monkeypatch.setattr(steal, "Stolen", Stolen)
+    monkeypatch.setattr(disturbance, "Stolen", Stolen)
     return shares
 
 
@@ -101,11 +101,11 @@ def of_lifecycle(monkeypatch: pytest.MonkeyPatch, runs: Runs) -> list[dict]:
     return lifecycle.measure(PLACE, 2)
 
 
-SERIAL, PARALLEL = 2, len(published.CASES) - 2
+LONG, SHORT = 5, len(published.CASES) - 5
 PARTS = [
     pytest.param(of_tables, 2 * 2, id="tables"),
     pytest.param(of_landing, 2 * 2 * len(landing.CASES), id="landing"),
-    pytest.param(of_published, 2 * (SERIAL + 2 * PARALLEL), id="published"),
+    pytest.param(of_published, 2 * (LONG + 2 * SHORT), id="published"),
     pytest.param(of_lifecycle, 2 * 4, id="lifecycle"),
 ]
 Measure = Callable[[pytest.MonkeyPatch, Runs], list[dict]]

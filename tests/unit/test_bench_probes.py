@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import environments, frameworks, handwritten, latency, ours, steal, table
+from bench import disturbance, environments, frameworks, handwritten, latency, ours, table
 from bench.contenders import COMPUTE, CONTENDERS, Contender
 from bench.environments import SOURCES, Unavailable
 from bench.handlers import PROBE_S, PROBE_TOTAL
@@ -132,7 +132,7 @@ def pacings(monkeypatch: pytest.MonkeyPatch) -> list[Pacing]:
     monkeypatch.setattr(latency, "pace", pace)
     monkeypatch.setattr(latency, "_started", started)
     monkeypatch.setattr(frameworks, "prepare", lambda _: None)
-    monkeypatch.setattr(steal, "Stolen", lambda: SimpleNamespace(share=lambda: 0.0))
+    monkeypatch.setattr(disturbance, "Stolen", lambda: SimpleNamespace(share=lambda: 0.0))
     return pacings
 
 
@@ -159,7 +159,7 @@ def test_a_disturbed_latency_is_measured_again(
 ) -> None:
     """With a group and topics of its own, which its name stands for."""
     shares = iter([0.05, 0.0123456, 0.0])
-    monkeypatch.setattr(steal, "Stolen", lambda: SimpleNamespace(share=lambda: next(shares)))
+    monkeypatch.setattr(disturbance, "Stolen", lambda: SimpleNamespace(share=lambda: next(shares)))
     rows = latency.measure(PLACE, 5.0, {}, rivals=False)
     assert [each["stolen"] for each in rows] == [0.0123, 0.0]
     runs = [pacing.asked[0][0] for pacing in pacings]

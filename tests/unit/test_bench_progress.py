@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import progress as progress_module
+from bench.disturbance import LoopTimes
 from bench.progress import Progress
 
 
@@ -16,14 +17,18 @@ def commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_interrupted_benchmark_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(progress_module, "LOOP_TIMES", LoopTimes())
     file, size = tmp_path / "figures", {"rounds": 5, "intervals": ("50ms", "2s")}
     progress = Progress(file, size)
     progress.rates["kworker"] = [1.5]
     progress.stolen["kworker"] = [0.01]
+    progress.loop_us = {"best": 200.0, "kept": [250.5]}
     assert progress.part("tables", lambda: {"cold": 2}) == {"cold": 2}
+    monkeypatch.setattr(progress_module, "LOOP_TIMES", LoopTimes())
     again = Progress(file, size)
+    assert again.loop_us == {"best": 200.0, "kept": [250.5]}
     assert (again.rates, again.stolen) == ({"kworker": [1.5]}, {"kworker": [0.01]})
     assert again.part("tables", lambda: pytest.fail("it was measured")) == {"cold": 2}
     assert f"going on with 2 measurements of {file}" in capsys.readouterr().out
@@ -74,7 +79,7 @@ def test_a_benchmark_does_not_go_on_in_a_tree_with_changes(
         Progress(file, {})
 
 
-@pytest.mark.parametrize("name", ["stolen", "parts"])
+@pytest.mark.parametrize("name", ["loop_us", "parts"])
 def test_a_benchmark_does_not_go_on_with_an_older_file(name: str, tmp_path: Path) -> None:
     file = tmp_path / "figures"
     Progress(file, {}).save()
