@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 _RUN_S = 0.001  # of work in a run, as far as its records' cost is known
+_COMPUTED_RUN_S = 0.01  # if threads only wait for each other: the lock changes hands less often
 RUN_MOST = 1024
 RUNS_EACH = 2  # one that a thread runs, and one that waits for it
 _CHEAP_S = 0.0003
@@ -50,8 +51,12 @@ class RunCost:
 
     @property
     def run_size(self) -> int:
-        """The number of records to hand to a thread in one run."""
-        return max(1, min(RUN_MOST, int(_RUN_S / self._known.record_s)))
+        """The number of records to hand to a thread in one run.
+
+        Longer runs of handlers that compute delay no other record: one thread is enough for them.
+        """
+        run_s = _COMPUTED_RUN_S if self.computes else _RUN_S
+        return max(1, min(RUN_MOST, int(run_s / self._known.record_s)))
 
     @property
     def cheap(self) -> bool:

@@ -23,6 +23,23 @@ def test_a_run_takes_a_millisecond_if_its_records_are_short(record_s: float, siz
 
 
 @pytest.mark.parametrize(
+    ("record_s", "computing", "size"),
+    [
+        (1e-5, 0.9, 1000),
+        (1e-5, 0.1, 100),
+        (0.0002, 0.9, 50),
+        (0.0004, 0.9, 2),
+        (1e-6, 0.9, RUN_MOST),
+    ],
+)
+def test_runs_of_handlers_that_compute_are_ten_times_as_long(
+    record_s: float, computing: float, size: int
+) -> None:
+    """Else the interpreter's lock would change hands more often, to no other record's advantage."""
+    assert learned(record_s * 0.9999, computing).run_size == size
+
+
+@pytest.mark.parametrize(
     ("record_s", "computing", "runs"),
     [(0.01, 1.0, 32), (1e-6, 0.9, 2), (1e-6, 0.2, 8), (1e-6, 0.0, 32)],
 )
