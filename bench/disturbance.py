@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from bench.watched import Broken
 
 STOLEN = 0.02  # of all CPU time: with more, a measurement is repeated
-SLOWER = 1.1  # so many times the loop's usual time in this run: then, too, but only once
+SLOWER = 1.25  # so many times the loop's usual time in this run: then, too, but only once
 TRIES = 3
 PROBE_EVERY_S = 0.1
 _LOOPS = 1_500  # 0.2 to 0.4 ms, so that the probe takes less than a hundredth of a CPU

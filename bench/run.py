@@ -6,7 +6,7 @@ machine affects all. The time is from the first record read to the last one done
 the contender commits. A ratio is the median of the ratios of the rounds.
 
 Other virtual machines may take the CPU, or slow it. A measurement during which they took more than
-2 % of it is repeated, up to twice. One during which a loop that never changes was a tenth slower
+2 % of it is repeated, up to twice. One during which a loop that never changes was a quarter slower
 than usual is repeated once. The least disturbed one counts.
 
 Over 300 lines: the sizes, the rounds and the report are one program.
