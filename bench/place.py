@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,8 +27,10 @@ class Place(NamedTuple):
 def servers(name: str, *, redis: bool = False) -> Iterator[Place]:
     """Starts a Kafka, and with `redis` a Redis, in a fresh folder of the checkout.
 
-    Stops them at the end and removes their data; logs stay in the folder.
+    Stops them at the end and removes their data; logs stay in the folder. From now on, SIGTERM ends
+    the program as Ctrl-C does, so that what it has started ends with it.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = ROOT / name
     sandbox = ("--dir", str(folder / "sandbox"))
     _sandbox("down", *sandbox)  # left over by a killed run
