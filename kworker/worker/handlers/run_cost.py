@@ -53,7 +53,7 @@ class RunCost:
     def run_size(self) -> int:
         """The number of records to hand to a thread in one run.
 
-        Longer runs of handlers that compute delay no other record: one thread is enough for them.
+        Handlers that compute get longer runs, since their threads would only wait for each other.
         """
         run_s = _COMPUTED_RUN_S if self.computes else _RUN_S
         return max(1, min(RUN_MOST, int(run_s / self._known.record_s)))
