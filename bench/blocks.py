@@ -48,9 +48,9 @@ def _noise(report: Figures) -> Iterator[str]:
     if kept := report.get("loop_us", {}).get("kept"):
         slower = [each / report["loop_us"]["best"] for each in sorted(kept)]
         yield (
-            " But they share its cores: during these, a loop of Python that never changes took"
-            f" {slower[0]:.2f} to {slower[-1]:.2f} times its least CPU time, in the middle"
-            f" {median(slower):.2f} times."
+            " A loop of Python that never changes took"
+            f" {slower[0]:.2f} to {slower[-1]:.2f} times its least CPU time during these, in the"
+            f" middle {median(slower):.2f} times: by so much the CPUs themselves were slower."
         )
 
 

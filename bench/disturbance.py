@@ -1,8 +1,8 @@
 """What other virtual machines take meanwhile, and what is measured again because of it.
 
-They take CPU time, which the kernel counts as stolen, and speed: two hardware threads share a core,
-and while another machine runs on the second one, ours is slower by up to a half. No counter tells
-that, so a loop that never changes is timed during each measurement, on each CPU in turn.
+They take CPU time, which the kernel counts as stolen, and speed: where two hardware threads share a
+core, ours is slower while another machine runs on the second one. No counter tells that, so a loop
+that never changes is timed during each measurement, on each CPU in turn.
 """
 
 import os

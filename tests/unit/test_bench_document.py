@@ -123,6 +123,14 @@ def test_a_report_of_an_older_benchmark_is_shown_without_the_rest() -> None:
     assert "*aiokafka" not in made
 
 
+def test_the_page_tells_how_much_the_cpus_themselves_were_slower() -> None:
+    """A report of an older benchmark does not know."""
+    told = "took 1.00 to 2.50 times its least CPU time during these, in the middle 1.50 times"
+    loops = {"loop_us": {"best": 200.0, "kept": [500.0, 200.0, 300.0]}}
+    assert told in page(report() | loops)
+    assert "never changes took" not in "".join(blocks._noise(report()))
+
+
 def test_the_largest_stolen_share_is_of_any_part() -> None:
     """As a number or as one for each round; shares of something else do not count."""
     parts = {"a": [{"stolen": 0.01, "share": 0.9}], "b": {"stolen": [0.0, 0.02]}, "c": {"d": 3}}
