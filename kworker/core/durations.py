@@ -1,6 +1,6 @@
 """Histograms of durations, and totals of transactions and Redis calls, successful or failed."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -13,16 +13,36 @@ class Durations:
 
     One thread adds durations, any thread may read them. `sum_ns` is the sum of all durations in
     nanoseconds.
+
+    If durations come one by one, `add_later` is several times as fast as `add`. One other thread
+    then calls `tally` now and again, and adds nothing itself.
     """
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
         self.sum_ns = 0
+        self._later: list[int] = []
+        self.add_later = self._later.append
 
     def add(self, number: int, lasted_ns: int) -> None:
         """Counts `number` durations (at least 1), each as their mean; their sum is `lasted_ns`."""
         self.counts[bisect_left(_BOUNDS_NS, lasted_ns // number)] += number
         self.sum_ns += lasted_ns
+
+    def tally(self) -> None:
+        """Counts the durations, in nanoseconds, that were passed to `add_later`."""
+        later = self._later
+        if not (number := len(later)):
+            return
+        ordered = sorted(later[:number])  # the other thread may append meanwhile
+        del later[:number]
+        self.sum_ns += sum(ordered)
+        below = 0
+        for i, bound_ns in enumerate(_BOUNDS_NS):
+            up_to = bisect_right(ordered, bound_ns, below)
+            self.counts[i] += up_to - below
+            below = up_to
+        self.counts[-1] += number - below
 
 
 class EndTimes:

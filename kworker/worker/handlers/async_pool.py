@@ -50,6 +50,7 @@ class AsyncPool:
         self._finished = 0  # by the loop's thread
         self._pace = Pace()
         self._times = self.completed.new_times()
+        self._add_run, self._add_wait = self._times.runs.add_later, self._times.waits.add_later
         self._loop = loop
         self._watch = LoopWatch(loop)
 
@@ -88,12 +89,13 @@ class AsyncPool:
         self._loop.call(self._begin)
 
     def reclaim(self, now: float) -> list[Record]:  # noqa: ARG002 - a pool's interface
-        """Returns an empty list, but logs which code blocks the event loop, if any does.
+        """Returns an empty list, but logs which code blocks the event loop, and counts durations.
 
         No record waits behind a slow one, since each goes to the next task that is free. Called at
         each turn of the poll loop.
         """
         self._watch.turn(has_work=self.has_work)
+        self._times.tally()
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go
@@ -150,7 +152,7 @@ class AsyncPool:
         """
         if not self._free:
             return
-        task = self._loop.hold()
+        loop, task = self._loop, self._loop.hold()
         index = self._free.pop()
         traces = TaskTraces(task)
         traces.begin()
@@ -158,7 +160,7 @@ class AsyncPool:
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
         resting, new_rest = self._resting, asyncio.get_running_loop().create_future
         try:
-            while not self._loop.stopped:
+            while not loop.stopped:
                 if not waiting or self._begun_last == index:
                     # If no other has begun meanwhile, this one may have awaited nothing yet.
                     self._begun_last = -1
@@ -183,7 +185,7 @@ class AsyncPool:
                     outcome = end(record, await begin(record, now_ns)) if owned else NOT_ATTEMPTED
                 except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                     outcome = Failed(error)
-                failed = self._has_ended(record, outcome, now_ns)
+                failed = self._has_ended(record, outcome, now_ns, time.monotonic_ns())
                 # A rest may be long; and the traceback of a failure refers to this frame.
                 del record, outcome
                 if failed or traces.left():
@@ -191,15 +193,15 @@ class AsyncPool:
         finally:
             hand.clear()
             self._free.append(index)
-            self._loop.release(task)
+            loop.release(task)
             traces.call_as_at_first(self._begin)  # without what a handler has left
 
-    def _has_ended(self, record: Record, outcome: Outcome, began_ns: int) -> bool:
+    def _has_ended(self, record: Record, outcome: Outcome, began_ns: int, now_ns: int) -> bool:
         """Hands back a record; returns True if its run failed."""
         if outcome is not NOT_ATTEMPTED:
-            self._times.runs.add(1, time.monotonic_ns() - began_ns)
+            self._add_run(now_ns - began_ns)
             if record.is_first_run:
-                self._times.waits.add(1, began_ns - record.taken_ns)
+                self._add_wait(began_ns - record.taken_ns)
         record.outcome = outcome
         self._finished += 1
         self.completed.add(record)

@@ -14,6 +14,11 @@ class HandlerTimes(NamedTuple):
     runs: Durations
     waits: Durations
 
+    def tally(self) -> None:
+        """Counts the durations that were to be counted later. Called by the poll thread only."""
+        self.runs.tally()
+        self.waits.tally()
+
 
 class CompletionQueue:
     """A queue of finished records. Any thread adds records, one thread takes them.
@@ -41,16 +46,27 @@ class CompletionQueue:
         return times
 
     def run_times(self) -> list[int]:
-        """Returns a histogram of all threads' runs: counts, then the sum of durations (in µs)."""
-        return total([times.runs for times in list(self._times)])
+        """Returns a histogram of all threads' runs: counts, then the sum of durations (in µs).
+
+        Called by the poll thread.
+        """
+        return total([times.runs for times in self._counted()])
 
     def number_of_runs(self) -> int:
         """Returns how many runs all threads have measured so far."""
         return sum([sum(times.runs.counts) for times in list(self._times)])
 
     def wait_times(self) -> list[int]:
-        """Returns a histogram of the waits before runs: counts, then the sum of waits (in µs)."""
-        return total([times.waits for times in list(self._times)])
+        """Returns a histogram of the waits before runs: counts, then the sum of waits (in µs).
+
+        Called by the poll thread.
+        """
+        return total([times.waits for times in self._counted()])
+
+    def _counted(self) -> list[HandlerTimes]:
+        for times in (all_times := list(self._times)):
+            times.tally()
+        return all_times
 
     def wake(self) -> None:
         """Wakes the thread that waits in `take`."""

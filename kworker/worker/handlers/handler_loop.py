@@ -45,7 +45,8 @@ class HandlerLoop:
         self._loop = new_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_at = 0.0
-        self._stopped = False  # read on the loop
+        # True once `stop` or `end` was called: no coroutine is started any more. Read on the loop.
+        self.stopped = False
         self._ending = False
         self._ended = False  # written on the loop
         self._thread = threading.Thread(target=self._serve, name="handlers", daemon=True)
@@ -73,11 +74,6 @@ class HandlerLoop:
 
         return asyncio.run_coroutine_threadsafe(awaited(), self._loop)
 
-    @property
-    def stopped(self) -> bool:
-        """True once `stop` or `end` was called: no coroutine is started any more."""
-        return self._stopped
-
     def spawn(
         self,
         begin: Begin[_Item],
@@ -94,7 +90,7 @@ class HandlerLoop:
         those have left. Called on the loop's thread only. Does nothing once the loop is stopped.
         """
         wanted = int(min(len(items), most))
-        if self._stopped or not wanted:
+        if self.stopped or not wanted:
             return False
         for _ in range(wanted):
             self._loop.create_task(begin(items))
@@ -143,7 +139,7 @@ class HandlerLoop:
 
         Called by any thread.
         """
-        self._stopped = True
+        self.stopped = True
 
     def end(self) -> None:
         """Ends the thread, which closes the loop; does not block. Called by any thread.
@@ -165,7 +161,7 @@ class HandlerLoop:
             self._thread.join(timeout_s)
 
     def _call(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        if not self._stopped:
+        if not self.stopped:
             function(*arguments)
 
     def _end(self) -> None:

@@ -83,7 +83,7 @@ def make_async_steps(
     handlers: Handlers, encoder: ResultEncoder, timeout_s: float, attempts: float = math.inf
 ) -> AsyncSteps:
     """Returns the steps that run a handler. For the parameters see `make_invoke`."""
-    only, of, encode = handlers.only, handlers.of, encoder.encode
+    only, of = handlers.only, handlers.of
     timeout_ns = int(timeout_s * 1e9)
     new, set_running = object.__new__, TASK.set
 
@@ -97,10 +97,7 @@ def make_async_steps(
         run: Awaitable[Any] = only(message) if only else of(record.raw.topic())(message)
         return run
 
-    def end(record: Record, returned: Any) -> Outcome:
-        return NO_RESULTS if returned is None else encode(record, returned)
-
-    steps = AsyncSteps(begin, end)
+    steps = AsyncSteps(begin, encoder.encode)
     if not handlers.has_on_dead:
         return steps
     return AsyncSteps.of(_with_async_on_dead(steps.in_one(), handlers, attempts, timeout_ns))

@@ -1,6 +1,8 @@
 """Durations are counted by the smallest bound that they keep, and added up by how acts ended."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kworker.core.durations import BOUNDS_S, Durations, EndTimes, total
 
@@ -20,6 +22,19 @@ def test_runs_that_were_measured_together_count_with_their_mean() -> None:
     durations.add(100, 200_000_000)
     assert durations.counts[1] == 100
     assert durations.sum_ns == 200_000_000
+
+
+@given(st.lists(st.integers(0, 200_000_000_000)), st.integers(0, 5))
+def test_what_is_counted_later_is_counted_the_same(each_ns: list[int], before: int) -> None:
+    later, at_once = Durations(), Durations()
+    for i, lasted_ns in enumerate(each_ns):
+        if i == before:
+            later.tally()
+        later.add_later(lasted_ns)
+        at_once.add(1, lasted_ns)
+    for _ in range(2):
+        later.tally()
+        assert (later.counts, later.sum_ns) == (at_once.counts, at_once.sum_ns)
 
 
 def test_the_total_is_of_all_threads_and_of_none() -> None:

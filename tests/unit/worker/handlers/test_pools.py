@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 from weakref import WeakSet
 
@@ -681,6 +681,20 @@ def test_what_a_handler_leaves_in_its_task_ends_with_it(loops: Pools, left: str)
     assert second.endswith("None")
     assert second == third
     KEPT.clear()
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_variable_that_a_task_begins_with_is_as_it_was(loops: Pools, sets: bool) -> None:
+    """The thread that hands over the records had set it."""
+
+    def hand_over() -> list[str]:
+        VARIABLE.set("at first")
+        return names_of_tasks(loops, lambda: sets and VARIABLE.set("of the first"))
+
+    first, second, third = copy_context().run(hand_over)
+    assert second == third
+    assert second.endswith("at first")
+    assert (first != second) is sets
 
 
 def test_a_task_of_a_users_factory_runs_one_record(loops: Pools) -> None:
