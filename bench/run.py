@@ -61,7 +61,7 @@ class Size:
     landed: int  # results for `--once`; three times as many for batches
     into_tables: float  # share of the records from topics into tables
     part_rounds: int  # of the parts that are not contenders
-    tables_rounds: int  # but of that with the Spark job alone
+    spark_rounds: int  # but of those that start Spark jobs, which takes most of their time
     kills: int  # of a worker, for each commit interval
     intervals: tuple[str, ...]
 
@@ -77,7 +77,7 @@ FULL = Size(
     landed=300_000,
     into_tables=0.3,
     part_rounds=3,
-    tables_rounds=2,
+    spark_rounds=2,
     kills=2,
     intervals=intervals.CHOICES,
 )
@@ -92,7 +92,7 @@ QUICK = Size(
     landed=300_000,
     into_tables=0.2,
     part_rounds=1,
-    tables_rounds=1,
+    spark_rounds=1,
     kills=1,
     intervals=intervals.QUICK_CHOICES,
 )
@@ -108,12 +108,12 @@ class Part(NamedTuple):
 PARTS = {
     "tables": Part(
         lambda place, size, _: tables.measure(
-            place, size.tables_rounds, size.landed, 3 * size.landed
+            place, size.spark_rounds, size.landed, 3 * size.landed
         ),
         tables.show,
     ),
     "landing": Part(
-        lambda place, size, _: landing.measure(place, size.part_rounds, size.into_tables),
+        lambda place, size, _: landing.measure(place, size.spark_rounds, size.into_tables),
         landing.show,
     ),
     "published": Part(
