@@ -95,7 +95,7 @@ class AsyncPool:
         each turn of the poll loop.
         """
         self._watch.turn(has_work=self.has_work)
-        self._times.tally()
+        self._times.tally()  # lest they pile up where nobody reads them, as in a replay
         return []
 
     def withdraw(self, going: Collection[Partition]) -> list[Record]:  # noqa: ARG002 - all may go

@@ -1050,6 +1050,21 @@ def test_a_record_that_runs_again_has_not_waited_since_its_intake(pools: Pools) 
     assert not any(pool.completed.wait_times())
 
 
+def test_durations_that_nobody_reads_do_not_pile_up(loops: Pools) -> None:
+    """A replay has no scoreboard that shows them."""
+
+    async def work(_record: Record, _began: float) -> Outcome:
+        return NO_RESULTS
+
+    pool = loops(work)
+    pool.hand(deque(taken_ago(record, 5.0) for record in a_run(*range(4))))
+    assert len(ended(pool, 4)) == 4
+    pool.reclaim(0.0)
+    for durations in pool._times:
+        assert durations._later == []
+        assert sum(durations.counts) == 4
+
+
 def test_a_record_that_failed_always_holds_its_row_back(threads: Pools) -> None:
     """The poll thread may have judged it, before this thread comes to the next of its lane."""
     begun: list[int] = []
