@@ -115,12 +115,13 @@ class WatchedPauses:
         self.orders: PauseOrders = {}  # as of the last refresh
         self.in_force: Mapping[str, Pause] = {}  # of those; replaced as a whole
 
-    def refresh(self, now: float) -> PausedTopics:
+    def refresh(self, now: float, *, force: bool = False) -> PausedTopics:
         """Returns the topics that are paused at `now`, in monotonic seconds.
 
-        Reads the file only every _REFRESH_EVERY_S seconds; in between, returns the same topics.
+        Unless `force` is True, reads the file only every _REFRESH_EVERY_S seconds; in between,
+        returns the same topics.
         """
-        if now >= self._refresh_at:
+        if force or now >= self._refresh_at:
             self._refresh_at = now + _REFRESH_EVERY_S
             self._read()
             self.in_force = in_force(self.orders, int(self._wall() * 1000))

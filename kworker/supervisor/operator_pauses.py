@@ -24,9 +24,9 @@ class OperatorPauses:
         self._topics = NOTHING_PAUSED
         self._known: Mapping[str, Pause] = {}
 
-    def turn(self, now: float) -> None:
-        """Reads the file of pauses if it is time for that, and logs what has changed."""
-        self._topics = self._watched.refresh(now)
+    def turn(self, now: float, *, force: bool = False) -> None:
+        """Reads the file of pauses if it is time for that or `force`, and logs what has changed."""
+        self._topics = self._watched.refresh(now, force=force)
         before, self._known = self._known, self._watched.in_force
         for topic, pause in self._known.items():
             if before.get(topic) != pause:
