@@ -45,6 +45,12 @@ def _noise(report: Figures) -> Iterator[str]:
             f" At most {100 * max(shares):.1f} % of the CPU went to other virtual machines in any"
             " measurement that counts."
         )
+    if left_out := report.get("repeats", {}).get("left_out"):
+        yield (
+            f" {counted(left_out, 'measurement')} that others disturbed"
+            f" {'was' if left_out == 1 else 'were'} not repeated: repeats may take a minute and 5 %"
+            " of the time."
+        )
     if kept := report.get("loop_us", {}).get("kept"):
         slower = [each / report["loop_us"]["best"] for each in sorted(kept)]
         yield (

@@ -18,6 +18,8 @@ from bench.watched import Broken
 STOLEN = 0.02  # of all CPU time: with more, a measurement is repeated
 SLOWER = 1.25  # so many times the loop's usual time in this run: then, too, but only once
 TRIES = 3
+REPEATS_S = 60.0  # that repeats may take in any run,
+REPEATS_SHARE = 0.05  # and as a share of all else: `make bench` ends within an hour
 PROBE_EVERY_S = 0.1
 _LOOPS = 1_500  # 0.2 to 0.4 ms, so that the probe takes less than a hundredth of a CPU
 _USUAL_LEAST = 5  # measurements before it is known what is usual
@@ -69,6 +71,44 @@ class LoopTimes:
 
 
 LOOP_TIMES = LoopTimes()
+"""Those of this process, which runs one benchmark."""
+
+
+class Repeats:
+    """What measuring again has cost in a run of the benchmark, and may still cost.
+
+    Every part of a run has its share: what comes first cannot take all.
+    """
+
+    def __init__(self) -> None:
+        self.first_s = 0.0  # seconds of first tries
+        self.again_s = 0.0  # and of repeats
+        self.left_out = 0  # disturbed measurements that were not repeated for lack of time
+
+    def saved(self) -> dict[str, Any]:
+        seconds = {"first_s": round(self.first_s, 1), "again_s": round(self.again_s, 1)}
+        return {**seconds, "left_out": self.left_out}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continues with what an interrupted run had saved."""
+        self.first_s, self.again_s = saved["first_s"], saved["again_s"]
+        self.left_out = saved["left_out"]
+
+    def note(self, seconds: float, *, again: bool) -> None:
+        """Notes how long one try took."""
+        if again:
+            self.again_s += seconds
+        else:
+            self.first_s += seconds
+
+    def allow(self, seconds: float) -> bool:
+        """Returns True if there is time for a repeat that takes so long; else counts it."""
+        allowed = self.again_s + seconds <= REPEATS_S + REPEATS_SHARE * self.first_s
+        self.left_out += not allowed
+        return allowed
+
+
+REPEATS = Repeats()
 """Those of this process, which runs one benchmark."""
 
 
@@ -137,14 +177,14 @@ def least_disturbed(
     """Measures again while others take more than STOLEN of the CPU, up to `tries` times in all.
 
     Also measures again, but only once, if the CPUs were slower than usual by the factor SLOWER.
-    `measure` gets the number of the try, from 0. `line` describes what it has found; each try is
-    printed. Returns what the least disturbed try has found, and its stolen share. Raises Broken if
-    a try fails; of a rival, which `may_break`, only if the first one does: else what was found
-    before counts.
+    Does neither when REPEATS has no time left. `measure` gets the number of the try, from 0. `line`
+    describes what it has found; each try is printed. Returns what the least disturbed try has
+    found, and its stolen share. Raises Broken if a try fails; of a rival, which `may_break`, only
+    if the first one does: else what was found before counts.
     """
     done: list[_Try] = []
     for number in range(tries):
-        stolen, probe = Stolen(), CpuProbe()
+        stolen, probe, began = Stolen(), CpuProbe(), time.monotonic()
         try:
             found = measure(number)
         except Broken as why:
@@ -154,9 +194,13 @@ def least_disturbed(
             break
         finally:
             loop_us = LOOP_TIMES.note(probe.end())
+            REPEATS.note(took_s := time.monotonic() - began, again=number > 0)
         done.append(each := _Try(found, stolen.share(), loop_us))
         print(f"  {line(found)}{each.told}", flush=True)
         if not each.told or (each.stolen <= STOLEN and number > 0):
+            break
+        if number + 1 < tries and not REPEATS.allow(took_s):
+            print("  not measured again: repeats have taken their share of the time", flush=True)
             break
     least = min(done, key=lambda each: each.disturbed)
     if least.loop_us:  # else it was too short to be probed

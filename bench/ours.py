@@ -1,5 +1,6 @@
 """kworker as a contender: the real command with a handler, watched from outside."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import handlers
 from bench.place import KWORKER, Place
 from bench.topic import ALL, DELAY, TOPIC, Group, count_records, wait_for_retries
 from bench.watched import Broken, Measured, wait_until_done
@@ -17,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 STOP_S = 60.0
 COMMAND = "BENCH_KWORKER"
 IN_FLIGHT = 2_000  # the default
+AHEAD = 4_000  # records beyond those that tasks run, whose keys are often not free
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,16 @@ class Service:
     ordering: str = "key"
     kworker: Path = KWORKER
 
+    @property
+    def in_flight(self) -> int:
+        """Enough for each thread or task to have its next record at once."""
+        return max(IN_FLIGHT, self.concurrency + AHEAD if self.is_async else 0)
+
+    @property
+    def is_async(self) -> bool:
+        """True if the handler runs in tasks of an event loop."""
+        return inspect.iscoroutinefunction(getattr(handlers, self.handler))
+
     def environment(self, place: Place, run: str) -> dict[str, str]:
         """The environment of every command of this run."""
         environment = {
@@ -58,8 +71,7 @@ class Service:
             "KWORKER_STATE_DIR": str(place.folder / f"{run}.state"),
             "KWORKER_WORKERS__THREADS": str(self.concurrency),
             "KWORKER_WORKERS__CONCURRENCY": str(self.concurrency),
-            # Enough for each to have its next record at once.
-            "KWORKER_WORKERS__IN_FLIGHT": str(max(IN_FLIGHT, 2 * self.concurrency)),
+            "KWORKER_WORKERS__IN_FLIGHT": str(self.in_flight),
             "KWORKER_DELIVERY__COMMIT_INTERVAL": self.commit_interval,
             "KWORKER_WORKERS__PROCESSES": str(self.processes),
             "KWORKER_WORKERS__ORDERING": self.ordering,

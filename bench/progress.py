@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.disturbance import LOOP_TIMES
+from bench.disturbance import LOOP_TIMES, REPEATS
 from bench.place import ROOT
 
 _Part = TypeVar("_Part")
-KEPT = ("rates", "memory", "stolen", "versions", "seconds", "absent_rows", "loop_us")
+KEPT = ("rates", "memory", "stolen", "versions", "seconds", "absent_rows", "loop_us", "repeats")
 DIRTY = "-dirty"  # the end of a commit's name, if the tree has changes
 
 
@@ -49,6 +49,15 @@ class Progress:
     @loop_us.setter
     def loop_us(self, saved: dict[str, Any]) -> None:
         LOOP_TIMES.load(saved)
+
+    @property
+    def repeats(self) -> dict[str, Any]:
+        """What measuring again has cost: see `bench.disturbance`."""
+        return REPEATS.saved()
+
+    @repeats.setter
+    def repeats(self, saved: dict[str, Any]) -> None:
+        REPEATS.load(saved)
 
     def part(self, name: str, measure: Callable[[], _Part]) -> _Part:
         """Returns the figures of a part of the benchmark, measured once."""

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from bench import disturbance
-from bench.disturbance import CpuProbe, LoopTimes, least_disturbed
+from bench.disturbance import (
+    REPEATS_S,
+    REPEATS_SHARE,
+    CpuProbe,
+    LoopTimes,
+    Repeats,
+    least_disturbed,
+)
 
 USUAL = [100.0] * 5
 
@@ -30,6 +37,7 @@ class Machine:
 def times(monkeypatch: pytest.MonkeyPatch) -> LoopTimes:
     times = LoopTimes()
     monkeypatch.setattr(disturbance, "LOOP_TIMES", times)
+    monkeypatch.setattr(disturbance, "REPEATS", Repeats())
     return times
 
 
@@ -69,6 +77,28 @@ def test_nothing_is_slow_before_it_is_known_what_is_usual(
 ) -> None:
     times.kept = USUAL[1:]
     assert on(Machine((0.0, 500.0)), monkeypatch) == (0, 0.0)
+
+
+def test_no_more_is_repeated_when_repeats_have_had_their_time(
+    times: LoopTimes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times.kept = USUAL.copy()
+    disturbance.REPEATS.again_s = REPEATS_S + 1
+    assert on(Machine((0.3, 100.0), (0.0, 100.0)), monkeypatch) == (0, 0.3)
+    assert "not measured again: repeats have taken" in capsys.readouterr().out
+    assert disturbance.REPEATS.left_out == 1
+
+
+def test_repeats_have_a_share_of_what_was_measured() -> None:
+    repeats = Repeats()
+    repeats.note(1000.0, again=False)
+    most_s = REPEATS_S + REPEATS_SHARE * 1000.0
+    assert repeats.allow(most_s)
+    repeats.note(most_s - 20.0, again=True)
+    assert [repeats.allow(20.0), repeats.allow(21.0)] == [True, False]
+    again = Repeats()
+    again.load(repeats.saved())
+    assert again.saved() == repeats.saved() == {"first_s": 1000.0, "again_s": 90.0, "left_out": 1}
 
 
 def test_a_try_says_what_is_wrong_with_it(
