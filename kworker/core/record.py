@@ -38,13 +38,15 @@ class PartitionLanes:
     exist as long as any `Partition` or `Record` refers to them.
     """
 
-    __slots__ = ("__weakref__", "busy", "number", "ready", "topic")
+    __slots__ = ("__weakref__", "busy", "number", "out", "ready", "topic")
 
     def __init__(self, topic: str, number: int) -> None:
         self.topic = topic
         self.number = number
         self.ready: deque[Record] = deque()  # may run now
         self.busy: dict[object, Record] = {}  # the record that holds each lane; others follow it
+        # While lanes are merged, which leaves `busy` empty: taken and not finished, in order.
+        self.out: deque[Record] = deque()
 
     def replace(self, holder: "Record", by: "Record") -> None:
         """Gives the lane (the queue of one key) of the record `holder` to the record `by`.

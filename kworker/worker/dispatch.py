@@ -245,6 +245,8 @@ class Dispatch:
         return run
 
     def _next(self, most: int) -> deque[Record]:
+        in_rows = self._pool.one_is_enough and self._claims.takes_rows and self._admission.open
+        self._lanes.set_merged(in_rows, self._clock())
         run = self._claims.take(most)
         while run and not self._admission.open:
             if admitted := deque(self._admitted(run, self._may_run)):

@@ -31,6 +31,7 @@ from tests.support.waiting import eventually
 
 WAIT_S = 20.0
 THREADS, HANDS, SIZE, RECORDS = 4, 100, 4, 40
+MANY = 1_000  # in each of two partitions: most are handed over in rows
 Place = tuple[int, int]
 
 
@@ -130,19 +131,19 @@ def batched(request: pytest.FixtureRequest) -> Iterator[Running]:
 def _running(kind: Callable[[Work, Slot, ResultEncoder, HandlerLoop], Any]) -> Iterator[Running]:
     """Makes a worker over a topic of two partitions.
 
-    Each record has a key of its own, unless a `key` is given.
+    Each record has a key of its own, unless a `key` or a number of `keys` is given.
     """
     made: list[tuple[Any, Work, HandlerLoop]] = []
 
     def make(
-        records: int = RECORDS, key: bytes | None = None, **options: Any
+        records: int = RECORDS, key: bytes | None = None, keys: int = RECORDS * MANY, **options: Any
     ) -> tuple[Bench, Work]:
         work_ = Work()
         kafka = MemoryKafka(lambda: 1_700_000_000.0)
         kafka.create("foo", 2)
         kafka.create(RESULTS)
         for i in range(records):
-            kafka.append("foo", i % 2, value=b"%d" % i, key=key or b"%d" % i)
+            kafka.append("foo", i % 2, value=b"%d" % i, key=key or b"%d" % (i % keys))
         facts = TopicLimits([RESULTS])
         facts.update({RESULTS: 1 << 20}, {RESULTS: 1})
         slot = Scoreboard(1, HANDS).slots[0]
@@ -332,9 +333,6 @@ def test_more_dead_letters_than_threads_are_all_told(running: Running) -> None:
     assert work_.begun == []
 
 
-MANY = 1_000  # of one key in each of two partitions: most are handed over in rows
-
-
 def all_done(bench: Bench, records: int) -> None:
     def done() -> bool:
         bench.turn()
@@ -429,3 +427,140 @@ def test_a_revoke_gives_the_rest_of_a_row_away(threaded: Running) -> None:
     assert gone.in_flight == 0
     assert of_partition(work_, 0) == list(range(MANY // 2 + 1))
     assert bench.kafka.committed(GROUP)["foo", 0] == MANY // 2 + 1
+
+
+KEYS = 7  # an odd number, so that both partitions have records of each
+
+
+def merging(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[list[None], list[None]]:
+    """Lists to which each merge of all lanes, and each split, adds an entry."""
+    lanes = bench.poll_loop.dispatch._lanes
+    merges: list[None] = []
+    splits: list[None] = []
+    merge, split = lanes._merge, lanes._split
+
+    def note_merge() -> None:
+        merges.append(None)
+        merge()
+
+    def note_split() -> None:
+        splits.extend([None] * lanes._merged)
+        split()
+
+    monkeypatch.setattr(lanes, "_merge", note_merge)
+    monkeypatch.setattr(lanes, "_split", note_split)
+    return merges, splits
+
+
+def in_order_of_keys(begun: list[Place], *, runs_twice: Callable[[int], bool]) -> None:
+    """Each record of a key begins after the runs of all that were before it."""
+    for number in (0, 1):
+        for key in range(KEYS):
+            mine = [o for p, o in begun if p == number and (2 * o + number) % KEYS == key]
+            own = [offset for offset in range(MANY) if (2 * offset + number) % KEYS == key]
+            assert mine == [offset for offset in own for _ in range(1 + runs_twice(offset))]
+
+
+def test_cheap_records_of_all_keys_run_in_the_order_of_their_partition(
+    threaded: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, work_ = threaded(2 * MANY, keys=KEYS)
+    merges, splits = merging(bench, monkeypatch)
+    work_.release()
+    all_done(bench, 2 * MANY)
+    assert (len(merges), splits) == (1, [])
+    in_order_of_keys(work_.begun, runs_twice=lambda _: False)
+    assert bench.poll_loop.in_hand == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing"), Reject("no")])
+def test_no_record_overtakes_one_of_its_key_that_failed_in_merged_lanes(
+    threaded: Running, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are split before it waits for another run, and merged again when all is well."""
+    monkeypatch.setattr("kworker.core.lanes._MERGE_AFTER_S", 0.0)
+    bench, work_ = threaded(2 * MANY, keys=KEYS, retry=HOLD)
+    merges, splits = merging(bench, monkeypatch)
+    failed: set[Place] = set()
+
+    def fails(offset: int) -> bool:
+        return offset % 90 == 89
+
+    def answer(message: Message) -> None:
+        at = message.partition, message.offset
+        if fails(message.offset) and at not in failed:
+            failed.add(at)
+            raise error
+
+    work_.answer = answer
+    work_.release()
+    all_done(bench, 2 * MANY)
+    again = not isinstance(error, Reject)
+    in_order_of_keys(work_.begun, runs_twice=lambda offset: again and fails(offset))
+    assert len(merges) > 1
+    assert splits
+    assert (bench.poll_loop.flow.records, bench.poll_loop.flow.held) == (0, 0)
+
+
+def test_a_slow_record_in_merged_lanes_delays_no_other_key(
+    threaded: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, work_ = threaded(2 * MANY, keys=KEYS)
+    merges, splits = merging(bench, monkeypatch)
+    stop_at, go_on = (0, MANY // 2), threading.Event()
+    behind = len([o for o in range(stop_at[1], MANY) if (o - stop_at[1]) % KEYS == 0])
+
+    def answer(message: Message) -> None:
+        if (message.partition, message.offset) == stop_at:
+            assert merges
+            assert go_on.wait(WAIT_S)
+
+    work_.answer = answer
+    work_.release()
+    all_done(bench, 2 * MANY - behind)
+    assert splits
+    go_on.set()
+    all_done(bench, 2 * MANY)
+    in_order_of_keys(work_.begun, runs_twice=lambda _: False)
+
+
+def test_a_revoke_in_merged_lanes_gives_away_what_has_not_begun(
+    threaded: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, work_ = threaded(2 * MANY, keys=KEYS)
+    merges, _ = merging(bench, monkeypatch)
+    work_.release()
+
+    def some_done() -> bool:
+        bench.turn()
+        return bool(merges) and bench.poll_loop.settlement.counters.done > MANY // 2
+
+    eventually(some_done, timeout_s=WAIT_S, every_s=0.0)
+    bench.poll_loop.assignment.revoked([("foo", 0)])
+    begun = of_partition(work_, 0)
+    first = min({*range(MANY)} - {*begun}, default=MANY)
+    assert bench.kafka.committed(GROUP)["foo", 0] == first
+
+    def at_rest() -> bool:
+        bench.turn()
+        return bench.poll_loop.in_hand == 0
+
+    eventually(at_rest, timeout_s=WAIT_S, every_s=0.0)
+    for number in (0, 1):
+        ran = of_partition(work_, number)
+        work_.begun += [(number, offset) for offset in range(MANY) if offset not in ran]
+    in_order_of_keys(work_.begun, runs_twice=lambda _: False)
+
+
+def test_lanes_are_not_merged_where_records_are_claimed(
+    threaded: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record that is claimed must be the first of its lane."""
+    store = claims_rig.Bench(tmp_path)
+    claimant = store.worker(find_id=lambda record: str(record.source)).claimant
+    bench, work_ = threaded(2 * MANY, keys=KEYS, claims=claimant)
+    merges, _ = merging(bench, monkeypatch)
+    work_.release()
+    all_done(bench, 2 * MANY)
+    assert merges == []
+    in_order_of_keys(work_.begun, runs_twice=lambda _: False)

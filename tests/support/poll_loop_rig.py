@@ -98,6 +98,7 @@ class SteppedPool:
     """Begins what it is handed, and ends it when told so."""
 
     runs_in_order: ClassVar[bool] = False
+    one_is_enough: ClassVar[bool] = False
 
     def __init__(self, clock: Clock, hands: int) -> None:
         self.completed = SteppedEnded(clock)

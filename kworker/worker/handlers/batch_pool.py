@@ -44,6 +44,7 @@ class BatchPool:
     """
 
     runs_in_order: ClassVar[bool] = False
+    one_is_enough: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
+from kworker.core.lanes import Row
 from kworker.core.outcome import Failed, PlainResult, Results
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
@@ -88,6 +89,14 @@ class ThreadPool:
     def runs_in_order(self) -> bool:
         """True if one thread gets all records of one `Take` call; False if each is queued alone."""
         return self._cost.run_size > 1
+
+    @property
+    def one_is_enough(self) -> bool:
+        """True if one thread does as much as all could, since handlers are cheap and compute.
+
+        False while a record takes long.
+        """
+        return self.runs_in_order and self._cost.useful_runs == RUNS_EACH and not self._stuck
 
     @property
     def has_work(self) -> bool:
@@ -202,12 +211,16 @@ class ThreadPool:
             self._cost.add(wall_s / done, computed / wall_s)
 
     def _leave_lane(self, failed: Record, run: deque[Record]) -> None:
-        """Hands back the records of the lane that follow `failed` in `run`; does not run them."""
+        """Hands back the records of the lane that follow `failed` in `run`; does not run them.
+
+        Of a `Row`, hands back all that follow of its partition.
+        """
         lane, lanes = failed.lane, failed.source_lanes
+        of_all = type(run) is Row
         while lane is not None:
             try:
                 following = run[0]
-                if following.lane != lane or following.source_lanes is not lanes:
+                if following.source_lanes is not lanes or not (of_all or following.lane == lane):
                     return
                 run.popleft()
             except IndexError:

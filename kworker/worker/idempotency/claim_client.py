@@ -47,6 +47,7 @@ class ClaimClient:
         self.duplicates = 0
         self.unprotected = 0
 
+    takes_rows = False  # each record is the first of its lane
     keeps_outcomes = True  # in Redis, where the next owner of a partition finds them
 
     def start(self) -> None:

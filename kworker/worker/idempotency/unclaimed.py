@@ -14,6 +14,7 @@ class Unclaimed:
     """Replaces `ClaimClient` in a service without idempotency. No record needs a claim there."""
 
     keeps_outcomes = False
+    takes_rows = True
     asking = False
     pending = False
     suspended = False

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kworker.core.lanes import Lanes
-from kworker.core.record import Partition, Record
+from kworker.core.lanes import Lanes, Row
+from kworker.core.record import Partition, Record, edges
 from tests.support.records import a_partition, a_record
 
 KEYS = st.sampled_from([None, b"", b"a", b"b", b"c"])
@@ -229,12 +229,73 @@ class InRows(LanesAgainstModel):
         super().teardown()
 
 
+class Merged(InRows):
+    """The lanes of each partition are merged and split, whatever is out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for partition in self.partitions:
+            self.lanes.open(partition)
+
+    @rule()
+    def merge(self) -> None:
+        """Soon after a split they are not merged yet."""
+        for _ in range(2):
+            self.lanes.set_merged(True, self.now)
+            self.now += 1.0
+        self.wake(0.0)
+
+    @rule()
+    def split(self) -> None:
+        self.lanes.set_merged(False, self.now)
+
+    @rule(most=st.integers(1, 6))
+    def take(self, most: int) -> None:
+        """Of each lane what comes next, and only if all before it is in the same run."""
+        taken = self.lanes.take(most)
+        merged = self.lanes._merged
+        assert (type(taken) is Row) is merged
+        assert len(taken) <= most
+        if merged and taken:
+            assert not {record.partition for record in taken} & self.busy()
+            partitions = [record.partition for record in taken]
+            assert len(edges(partitions)) == len(set(partitions))
+        for number, record in enumerate(taken):
+            assert record not in (*self.out, *self.parked)
+            assert set(self.ahead(record)) <= set(list(taken)[:number])
+        self.out += taken
+
+    @rule(most=st.integers(2, 6))
+    def take_in_rows(self, most: int) -> None:
+        if self.lanes._merged:
+            self.take(most)
+        else:
+            super().take_in_rows(most)
+
+    def busy(self) -> set[Partition]:
+        return {record.partition for record in self.out if record.lane is not None}
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        """What may run is ready; while lanes are merged, only in a partition with nothing out."""
+        ready = self.ready()
+        if self.lanes._merged:
+            out = {record.partition for record in self.out}
+            ready = [record for record in ready if record.partition not in out]
+            assert not self.parked
+            assert not ready or self.lanes.ready
+        else:
+            assert self.lanes.ready == bool(ready)
+        assert self.lanes.parked == len(self.parked)
+
+
 TestByKey = LanesAgainstModel.TestCase
 TestInRows = InRows.TestCase
+TestMerged = Merged.TestCase
 TestByPartition = ByPartition.TestCase
 TestUnordered = Unordered.TestCase
 TestByKey.settings = settings(max_examples=60, stateful_step_count=30)
-TestInRows.settings = settings(TestByKey.settings, max_examples=150)
+TestInRows.settings = TestMerged.settings = settings(TestByKey.settings, max_examples=150)
 TestByPartition.settings = TestUnordered.settings = settings(TestByKey.settings, max_examples=25)
 
 

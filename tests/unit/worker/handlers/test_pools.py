@@ -10,12 +10,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
+from itertools import count, islice
 from typing import Any
 from weakref import WeakSet
 
 import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
+from kworker.core.lanes import Row
 from kworker.core.message import Fields
 from kworker.core.outcome import (
     NO_RESULTS,
@@ -1088,3 +1090,46 @@ def test_a_record_that_failed_always_holds_its_row_back(threads: Pools) -> None:
     eventually(all_ended, timeout_s=WAIT_S)
     assert (begun, queue.failed) == ([0, 1, 4], [1])
     assert [row[2].outcome, row[3].outcome] == [NOT_ATTEMPTED] * 2
+
+
+def test_a_failure_in_merged_lanes_holds_its_partition_back(threads: Pools) -> None:
+    """A later record of its lane may be anywhere among those of its partition."""
+    begun: list[tuple[int, int]] = []
+
+    def work(record: Record, _began: float) -> Outcome:
+        begun.append((record.partition.number, record.offset))
+        return Failed(ValueError("no")) if begun[-1] == (0, 1) else NO_RESULTS
+
+    pool = threads(work)
+    one, other = a_partition(number=0), a_partition(number=1)
+    row = Row(a_record(one, offset, lane=b"%d" % (offset % 2)) for offset in range(4))
+    row += [a_record(other, offset, lane=b"1") for offset in range(2)]
+    records = list(row)
+    pool.hand(row)
+    assert len(ended(pool, 6)) == 6
+    assert begun == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [record.outcome for record in records[2:4]] == [NOT_ATTEMPTED] * 2
+
+
+def test_one_thread_is_enough_for_cheap_handlers_until_one_takes_long(threads: Pools) -> None:
+    gates = Gates()
+    gates.hold(0)
+    pool = threads(gates.work, 4)
+    assert not pool.one_is_enough, "nothing is known yet"
+    later, looks = count(1), count(1.0)
+
+    def is_known() -> bool:
+        pool.feed(lambda most: a_run(*islice(later, most)))
+        pool.completed.take(0.0)
+        return bool(pool.one_is_enough)
+
+    eventually(is_known, timeout_s=WAIT_S, every_s=0.0)
+    pool.hand(a_run(0))
+    gates.until_begun(0)
+
+    def is_stuck() -> bool:
+        pool.reclaim(next(looks))
+        return not pool.one_is_enough
+
+    eventually(is_stuck, timeout_s=WAIT_S)
+    gates.release(0)
