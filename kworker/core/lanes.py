@@ -92,8 +92,24 @@ class Lanes:
         elif not (self._merged or self._ordering == "none" or self._parked or self._holding):
             if self._merge_at is None:
                 self._merge_at = now + _MERGE_AFTER_S
-            if now >= self._merge_at:
+            if now < self._merge_at:
+                return
+            if self._may_be_merged():
                 self._merge()
+            else:
+                self._merge_at = None
+
+    def _may_be_merged(self) -> bool:
+        """Returns False while a record is out, and an earlier one of its lane has come back."""
+        if not self._ahead:
+            return True
+        for lanes in self._all.values():
+            waits = set(lanes.ready)
+            for holder in lanes.busy.values():
+                are_out = [holder not in waits, *(r in self._ahead for r in followers(holder))]
+                if are_out != sorted(are_out, reverse=True):
+                    return False
+        return True
 
     def _merge(self) -> None:
         self._merged = True

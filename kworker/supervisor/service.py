@@ -181,8 +181,7 @@ class Service:
 
     def status(self, now: float) -> dict[str, Any]:
         """Returns the document of `status --json`."""
-        # Who has just typed `kworker resume` must not be told that it is still paused.
-        self._pauses.turn(now, force=True)
+        self._pauses.turn(now, force=True)  # one may have been ordered just before
         problems = self._problems(now)
         return {
             **status.service_identity(self.config, now - self._started),

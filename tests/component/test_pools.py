@@ -461,7 +461,7 @@ def in_order_of_keys(begun: list[Place], *, runs_twice: Callable[[int], bool]) -
             assert mine == [offset for offset in own for _ in range(1 + runs_twice(offset))]
 
 
-def test_cheap_records_of_all_keys_run_in_the_order_of_their_partition(
+def test_cheap_records_run_in_the_order_of_their_partition(
     threaded: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, work_ = threaded(2 * MANY, keys=KEYS)
@@ -474,7 +474,7 @@ def test_cheap_records_of_all_keys_run_in_the_order_of_their_partition(
 
 
 @pytest.mark.parametrize("error", [ValueError("again"), Unavailable("billing"), Reject("no")])
-def test_no_record_overtakes_one_of_its_key_that_failed_in_merged_lanes(
+def test_no_record_overtakes_a_failed_one_in_merged_lanes(
     threaded: Running, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are split before it waits for another run, and merged again when all is well."""

@@ -240,10 +240,9 @@ class Merged(InRows):
     @rule()
     def merge(self) -> None:
         """Soon after a split they are not merged yet."""
-        for _ in range(2):
-            self.lanes.set_merged(True, self.now)
-            self.now += 1.0
-        self.wake(0.0)
+        self.lanes.set_merged(True, self.now)
+        self.wake(1.0)
+        self.lanes.set_merged(True, self.now)
 
     @rule()
     def split(self) -> None:
@@ -295,7 +294,8 @@ TestMerged = Merged.TestCase
 TestByPartition = ByPartition.TestCase
 TestUnordered = Unordered.TestCase
 TestByKey.settings = settings(max_examples=60, stateful_step_count=30)
-TestInRows.settings = TestMerged.settings = settings(TestByKey.settings, max_examples=150)
+TestInRows.settings = settings(TestByKey.settings, max_examples=150)
+TestMerged.settings = settings(TestByKey.settings, max_examples=400)
 TestByPartition.settings = TestUnordered.settings = settings(TestByKey.settings, max_examples=25)
 
 
