@@ -96,15 +96,21 @@ def _of_contenders(report: Mapping[str, Any]) -> Iterator[Verdict]:
     for each in report["targets"]:
         name, other, least, ratio = (each[key] for key in ("name", "to", "least", "ratio"))
         what = f"{names[name]}, beside {names[other]}"
-        wanted, reached = f"≥ {least:g} ×", f"{ratio:.2f} ×"
+        wanted, reached = f"≥ {least:g} ×", _reached(ratio, least)
         yield Verdict((name, other), what, wanted, reached, ratio >= least)
+
+
+def _reached(ratio: float, least: float) -> str:
+    """Returns a ratio with as many digits as show whether it is less than wanted."""
+    rounded = round(ratio, 2)
+    return f"{ratio:.2f} ×" if (rounded < least) == (ratio < least) else f"{ratio:.4g} ×"
 
 
 def _of_parts(report: Mapping[str, Any]) -> Iterator[Verdict]:
     """Yields the verdicts of the parts that compare kworker with one other."""
     for landed in (landing.Row(**each) for each in report["landing"]):
         what = f"into a table, beside a Python UDF: {landed.what}"
-        wanted, reached = f"≥ {landed.least:g} ×", f"{landed.ratio:.2f} ×"
+        wanted, reached = f"≥ {landed.least:g} ×", _reached(landed.ratio, landed.least)
         yield _told(what, wanted, reached, met=landed.ratio >= landed.least)
     for row in (published.Row(**each) for each in report["published"]):
         what = f"Parallel Consumer's table: {row.ordering.lower()}, {counted(row.keys, 'key')}"
@@ -112,7 +118,7 @@ def _of_parts(report: Mapping[str, Any]) -> Iterator[Verdict]:
         if row.left_out:
             yield _told(what, wanted, "", met=None)
         else:
-            yield _told(what, wanted, f"{row.ratio:.2f} ×", met=row.met)
+            yield _told(what, wanted, _reached(row.ratio, row.least), met=row.met)
 
 
 def _of_scale(report: Mapping[str, Any]) -> Iterator[Verdict]:

@@ -155,6 +155,16 @@ def test_each_target_is_told_with_what_was_reached() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "told"), [(0.9, "0.90 ×"), (0.994, "0.99 ×"), (0.9859, "0.9859 ×"), (1.2, "1.20 ×")]
+)
+def test_a_ratio_has_the_digits_that_tell_whether_it_is_enough(ratio: float, told: str) -> None:
+    measured = report()
+    measured["targets"] = [{"name": "kworker", "to": "poll", "least": 0.99, "ratio": ratio}]
+    [found] = [each for each in verdicts.verdicts(measured) if each.target == ("kworker", "poll")]
+    assert (found.reached, found.met) == (told, ratio >= 0.99)
+
+
 def test_the_name_of_a_target_can_be_read_alone() -> None:
     """In the table of targets, "the same" would be the same as another line."""
     measured = report()
