@@ -197,6 +197,7 @@ class Dispatch:
         self._wake(now)
         self._put_back_unstarted(now)
         finished += self._claim(now)
+        self._merge_or_split()  # also if nothing is ready: it may be what waits in merged lanes
         if self._for_the_pool:
             self._pool.feed(self._take)
         return finished
@@ -245,8 +246,7 @@ class Dispatch:
         return run
 
     def _next(self, most: int) -> deque[Record]:
-        in_rows = self._pool.one_is_enough and self._claims.takes_rows and self._admission.open
-        self._lanes.set_merged(in_rows, self._clock())
+        self._merge_or_split()  # the pool may have learned what a record costs
         run = self._claims.take(most)
         while run and not self._admission.open:
             if admitted := deque(self._admitted(run, self._may_run)):
@@ -255,6 +255,10 @@ class Dispatch:
         if self._pool.runs_in_order and 0 < len(run) < most:
             return self._claims.take_behind(run, most - len(run))
         return run
+
+    def _merge_or_split(self) -> None:
+        in_rows = self._pool.one_is_enough and self._claims.takes_rows and self._admission.open
+        self._lanes.set_merged(in_rows, self._clock())
 
     def _admitted(
         self, records: Iterable[Record], passes: Callable[[Record], bool]

@@ -564,3 +564,32 @@ def test_lanes_are_not_merged_where_records_are_claimed(
     all_done(bench, 2 * MANY)
     assert merges == []
     in_order_of_keys(work_.begun, runs_twice=lambda _: False)
+
+
+def test_a_slow_record_with_nothing_behind_it_delays_no_other_key(
+    threaded: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the last of its run, so that nothing is taken back, and nothing else is ready."""
+    bench, work_ = threaded(2 * MANY, keys=KEYS)
+    merging(bench, monkeypatch)
+    work_.release()
+    all_done(bench, 2 * MANY)
+    assert bench.poll_loop.dispatch._lanes._merged
+    go_on = threading.Event()
+
+    def answer(message: Message) -> None:
+        if message.key == b"slow":
+            assert go_on.wait(WAIT_S)
+
+    work_.answer = answer
+    bench.kafka.append("foo", 0, key=b"slow")
+
+    def begun() -> bool:
+        bench.turn()
+        return (0, MANY) in work_.begun
+
+    eventually(begun, timeout_s=WAIT_S, every_s=0.0)
+    bench.kafka.append("foo", 0, key=b"other")
+    all_done(bench, 2 * MANY + 1)
+    go_on.set()
+    all_done(bench, 2 * MANY + 2)
