@@ -13,7 +13,7 @@ from kworker.clients.memory.producer import MemoryProducer
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy
-from kworker.worker.publish.publisher import Publisher
+from kworker.worker.publish.publisher import Publisher, ReportPolicy
 from tests.support.records import a_partition, a_record, with_outputs
 
 PLENTY = OutboxPolicy(bytes_max=1 << 20, records_max=1000)
@@ -134,6 +134,16 @@ def test_an_open_batch_settles_nothing() -> None:
     assert not stage.publisher.closing
     stage.turn()
     assert len(stage.settled) == 1
+
+
+def test_a_large_batch_is_settled_before_its_interval_ends() -> None:
+    """So that what it keeps is freed while the CPU's caches still have it."""
+    stage = Stage(queue=5_000)
+    most = ReportPolicy().close_at
+    records = [stage.add() for _ in range(most - 1)]
+    assert stage.turn(close=False) == []
+    records.append(stage.add())
+    assert stage.turn(close=False) == records
 
 
 def test_a_closing_batch_takes_nothing_more() -> None:
