@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -114,6 +114,22 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.topic}/{self.partition}/{self.offset}, attempt={self.attempt})"
+
+
+class DeliveredMessage(Message):
+    """A message as a worker makes it: its maker sets the attributes.
+
+    Without a constructor written in Python, which is for people and costs more than they do.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
+
+    else:
+        __init__ = object.__init__
 
 
 def _parsed(value: bytes) -> Any:

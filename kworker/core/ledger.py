@@ -103,16 +103,23 @@ class Ledger:
         """Returns the position and the ranges done beyond it, as if `offsets` were settled, too."""
         if self._settled:
             self._forget()
-        opened = [offset for offset in self._open if offset not in offsets]
+        opened = self._open_without(offsets)
         if not opened:
             return self._rest()
-        runs = [(one + 1, other) for one, other in pairwise(opened) if one + 1 < other]
+        runs = _gaps(opened)
         before, begin, end = list(self._before), opened[-1] + 1, self._reached
         if before and before[0][0] <= end:
             end = before.pop(0)[1]
         if begin < end:
             runs.append((begin, end))
         return opened[0], runs + before
+
+    def _open_without(self, offsets: Collection[int]) -> list[int]:
+        opened = list(self._open)
+        if opened[: len(offsets)] == list(offsets):  # the usual case, and many times as fast
+            return opened[len(offsets) :]
+        settling = frozenset(offsets)
+        return [offset for offset in opened if offset not in settling]
 
     def _rest(self) -> tuple[int | None, list[OffsetRange]]:
         """Returns the position and the ranges done beyond it.
@@ -202,13 +209,18 @@ class Ledger:
             while self._before and self._before[0][1] <= position:
                 self._before.popleft()  # its records are gone
 
-    def settle(self, offsets: Iterable[int]) -> None:
+    def settle(self, offsets: Collection[int]) -> None:
         """Marks delivered records as settled: all their outputs are durable.
 
         Some of them may be settled already.
         """
         opened, settled, known_to = self._open, self._settled, self._known_to
         self.version += 1
+        if not settled and len(offsets) <= len(opened):
+            first = [opened.popleft() for _ in offsets]
+            if first == offsets:
+                return
+            opened.extendleft(reversed(first))
         for offset in offsets:
             if not opened:
                 return
@@ -251,3 +263,10 @@ class Ledger:
         while len(self._samples) > 1 and self._samples[1][0] <= self._open[0]:
             self._samples.popleft()
         return self._samples[0][1] if self._samples else None
+
+
+def _gaps(offsets: list[int]) -> list[OffsetRange]:
+    """Returns the ranges between these ascending offsets."""
+    if offsets[-1] - offsets[0] < len(offsets):
+        return []
+    return [(one + 1, other) for one, other in pairwise(offsets) if one + 1 < other]

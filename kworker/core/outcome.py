@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kworker.core.batch import NotAttempted
 from kworker.core.duration import parse_duration
@@ -130,15 +130,22 @@ class PlainResult(Output):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
+
+    else:
+        __init__ = object.__init__
+
 
 def plain_result(
     topic: str, key: bytes | None, value: bytes, source: bytes, size: int
 ) -> PlainResult:
-    """Makes a `PlainResult` in half of the time of a constructor written in Python.
+    """Makes a `PlainResult`.
 
-    Python 3.11 calls a constructor more slowly than a function.
+    Python 3.11 calls a constructor written in Python more slowly than this function.
     """
-    output: PlainResult = _new(PlainResult)
+    output = PlainResult()
     output.topic = topic
     output.key = key
     output.value = value
@@ -146,9 +153,6 @@ def plain_result(
     output.own = source
     output.size = size
     return output
-
-
-_new = object.__new__
 
 
 def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Protocol
 
 import structlog
@@ -27,7 +26,7 @@ from kworker.core.message import (
     with_headers,
 )
 from kworker.core.outcome import TOMBSTONE, Failed
-from kworker.core.record import Partition, Record, edges
+from kworker.core.record import Partition, Record, edges, records_of
 from kworker.worker.assignment import Assigning, Assignment
 
 _LOG = structlog.get_logger()
@@ -159,12 +158,16 @@ class Intake:
 
         Adjacent records of one partition are passed on together, which costs half as much.
         """
+        errors = [raw.error() for raw in batch]
+        if not any(errors):  # to compare one with None raises
+            self._deliver_records(batch)
+            return
         begin = 0
-        for i in [i for i, raw in enumerate(batch) if raw.error() is not None]:
+        for i in [i for i, error in enumerate(errors) if error is not None]:
             self._deliver_records(batch[begin:i])
             self._event(batch[i])
             begin = i + 1
-        self._deliver_records(batch[begin:] if begin else batch)
+        self._deliver_records(batch[begin:])
 
     def _deliver_records(self, raws: list[RawMessage]) -> None:
         topics, numbers = [raw.topic() for raw in raws], [raw.partition() for raw in raws]
@@ -219,8 +222,7 @@ class Intake:
             raws = [with_headers(raw, ()) if i in unreadable else raw for i, raw in enumerate(raws)]
         sizes = _sizes(raws, keys, headers)
         lanes = self._lanes.lanes_of(keys)
-        taken_ns = repeat(self._taken_ns)
-        records = list(map(Record, repeat(partition), offsets, lanes, sizes, raws, taken_ns))
+        records = records_of(partition, offsets, lanes, sizes, raws, self._taken_ns)
         self._flow.enter(partition, sizes)
         self.consumed += len(records)
         if unreadable:

@@ -14,7 +14,7 @@ from kworker.core.outcome import (
     plain_result,
     size_of,
 )
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, records_of
 
 ORIGIN = b"the log of tests"
 
@@ -64,7 +64,8 @@ def a_record(
     timestamp: int = 1_700_000_000_123,
 ) -> Record:
     at = (partition.topic, partition.number, offset)
-    return Record(partition, offset, lane, size, Fields(at, timestamp, key, value, headers))
+    raw = Fields(at, timestamp, key, value, headers)
+    return records_of(partition, (offset,), (lane,), (size,), (raw,))[0]
 
 
 def with_outputs(record: Record, outputs: Iterable[Output]) -> Record:

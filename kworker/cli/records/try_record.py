@@ -27,7 +27,7 @@ from kworker.core.failure import Failure
 from kworker.core.headers import Envelope, Forged, without_foreign
 from kworker.core.message import Fields, RawMessage, headers_of
 from kworker.core.outcome import Failed, Outcome, Succeeded, outputs_of
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, records_of
 from kworker.errors import ExitCode, KworkerError, UsageError
 from kworker.log.running import ThreadCall, this_thread
 
@@ -142,7 +142,7 @@ def _record(config: Config, text: str, topic: str | None, key: str | None) -> Re
 
 def _of(raw: RawMessage) -> Record:
     partition = Partition(raw.topic(), raw.partition(), 1, 0, None, b"")
-    return Record(partition, raw.offset(), None, len(raw), raw)
+    return records_of(partition, (raw.offset(),), (None,), (len(raw),), (raw,))[0]
 
 
 def _fetched(config: Config, topic: str, partition: int, offset: int) -> Record:

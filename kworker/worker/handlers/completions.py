@@ -1,7 +1,6 @@
 """The queue of records with an outcome, from handlers back to the poll thread."""
 
 import threading
-from collections import deque
 from typing import NamedTuple
 
 from kworker.core.durations import Durations, total
@@ -31,7 +30,7 @@ class CompletionQueue:
     """
 
     def __init__(self) -> None:
-        self._records: deque[Record] = deque()
+        self._records: list[Record] = []
         # A signal that arrives just as the time-out ends makes SimpleQueue.get() block for ever
         # (CPython 3.11.7); acquiring a lock that is held while the queue is empty does not.
         self._empty = threading.Lock()
@@ -83,5 +82,6 @@ class CompletionQueue:
             self._empty.acquire(timeout=wait_s)
         else:
             self._empty.acquire(False)
-        take = records.popleft
-        return [take() for _ in range(len(records))]
+        taken = records[:]  # atomic, as is what follows
+        del records[: len(taken)]
+        return taken

@@ -11,7 +11,7 @@ from kworker.core.failure import Failure
 from kworker.core.outcome import NO_RESULTS, Outcome
 from kworker.core.record import Record
 from kworker.log.running import TASK, ThreadCall
-from kworker.message import Message
+from kworker.message import DeliveredMessage, Message
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 
@@ -62,10 +62,9 @@ def make_invoke(
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
     timeout_ns = int(timeout_s * 1e9)
-    new = object.__new__
 
     def run_one(record: Record, began_ns: int, thread: ThreadCall) -> Outcome:
-        message = new(Message)  # and not by its constructor, which is for people
+        message = DeliveredMessage()
         message._raw = record.raw
         message._attempt = record.attempt
         message._attempts = attempts
@@ -85,10 +84,10 @@ def make_async_steps(
     """Returns the steps that run a handler. For the parameters see `make_invoke`."""
     only, of = handlers.only, handlers.of
     timeout_ns = int(timeout_s * 1e9)
-    new, set_running = object.__new__, TASK.set
+    set_running = TASK.set
 
     def begin(record: Record, began_ns: int) -> Awaitable[Any]:
-        message = new(Message)  # and not by its constructor, which is for people
+        message = DeliveredMessage()
         message._raw = record.raw
         message._attempt = record.attempt
         message._attempts = attempts
@@ -112,7 +111,7 @@ def make_async_invoke(
 
 def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
     """Returns the message that a handler gets for a record. Hot paths inline this for speed."""
-    message = object.__new__(Message)
+    message = DeliveredMessage()
     message._raw = record.raw
     message._attempt = record.attempt
     message._attempts = attempts

@@ -295,7 +295,7 @@ class ExactlyOnce:
 
     def _settling(self) -> Mapping[Partition, Collection[int]]:
         batch = by_partition(self._batch.records)
-        return {partition: {record.offset for record in own} for partition, own in batch}
+        return {partition: [record.offset for record in own] for partition, own in batch}
 
     def _committed(self, now: float) -> list[Record]:
         self._note_end(self._begun_at, now, failed=False)

@@ -1,6 +1,6 @@
 """Settling at least once: the records of one key settle in their order."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kworker.core.record import Partition, Record, by_partition
 
@@ -69,7 +69,7 @@ class SettleOrder:
                 del self._behind[lane]
 
 
-def settle(records: Iterable[Record]) -> None:
+def settle(records: Sequence[Record]) -> None:
     """Notes in the ledgers of their partitions that all outputs of these records are durable."""
     for partition, own in by_partition(records):
         partition.settle([record.offset for record in own])

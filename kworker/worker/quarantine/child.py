@@ -24,7 +24,7 @@ from kworker.core.failure import Failure
 from kworker.core.headers import Envelope, carried, trace_of
 from kworker.core.message import Fields
 from kworker.core.outcome import Failed, PlainResult, Results, Succeeded, Unpublishable
-from kworker.core.record import Partition, Record
+from kworker.core.record import Partition, Record, records_of
 from kworker.errors import ExitCode
 from kworker.instance.proc import raise_oom_score
 from kworker.instance.scoreboard import Scoreboard, Slot, Text, hands_of
@@ -147,7 +147,7 @@ class IsolatedRunner:
             self._partitions[at] = Partition(*at, 1, len(self._partitions), None, b"")
             self._slot.write_text(Text(known=tuple(self._partitions)))
         raw = Fields(source.place, source.timestamp, run.key, run.value, run.headers)
-        record = Record(self._partitions[at], source.offset, None, len(raw), raw)
+        [record] = records_of(self._partitions[at], (source.offset,), (None,), (len(raw),), (raw,))
         record.attempt = run.attempt
         if run.replay:
             own = carried(run.headers)

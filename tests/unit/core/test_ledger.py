@@ -54,6 +54,14 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         self.ledger.settle(offsets)
         self.settled.update(offsets)
 
+    @precondition(lambda self: self.unsettled)
+    @rule(number=st.integers(1, 6))
+    def settle_the_first(self, number: int) -> None:
+        """As cheap handlers do, whose records end in the order of delivery."""
+        offsets = self.unsettled[:number]
+        self.ledger.settle(offsets)
+        self.settled.update(offsets)
+
     @precondition(lambda self: self.settled)
     @rule(data=st.data())
     def settle_again(self, data: st.DataObject) -> None:
@@ -68,10 +76,12 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert [o for o in beyond if names(runs, o)] == [o for o in beyond if o in self.settled]
 
     @precondition(lambda self: self.unsettled)
-    @rule(data=st.data())
-    def look_ahead(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), in_order=st.booleans())
+    def look_ahead(self, data: st.DataObject, in_order: bool) -> None:
         """What a transaction would commit is known before it does, and changes nothing."""
-        ahead = data.draw(st.sets(st.sampled_from(self.unsettled)))
+        ahead = data.draw(st.lists(st.sampled_from(self.unsettled), unique=True))
+        if in_order:
+            ahead = self.unsettled[: len(ahead)]
         position, runs = self.ledger.position_after(ahead)
         left = [offset for offset in self.unsettled if offset not in ahead]
         assert position == min(left, default=self.end)
