@@ -67,6 +67,7 @@ class Settlement:
         self._flow = flow
         self.counters = WorkerCounters()
         self.outcomes = 0
+        self._commit_due = False  # once what the last interval has flushed is settled
 
     @property
     def problems(self) -> list[str]:
@@ -162,10 +163,13 @@ class Settlement:
             self._dispatch.outlived(dropped)
         if self._outbox.undeliverable:
             self._fail_undeliverable(now)
-        due = self._committer.due(now, self.outcomes, resting=not self._flow.records)
-        if due:
+        overdue = False
+        if self._committer.due(now, self.outcomes, resting=not self._flow.records):
+            overdue, self._commit_due = self._commit_due, True
             self._begin_interval(now)
-        if due or settled or self._committer.missed:
+        flushing = self.guarantee.flushing
+        if overdue or self._committer.missed or (self._commit_due and not flushing):
+            self._commit_due = flushing
             self.guarantee.commit(now)
         if self._committer.problem is not None and self.is_complete(partitions):
             self._committer.problem = None  # its partition, or its record, is gone

@@ -15,6 +15,7 @@ from kworker.core.offset_map import Committed, TopicIdentity, encode, origin_of
 from kworker.core.outcome import Failed
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker import assignment
+from kworker.worker.publish.publisher import ReportPolicy
 from kworker.worker.reporter import StatusReporter
 from kworker.worker.topic_limits import TopicLimits
 from tests.support.poll_loop_rig import GROUP, HOLD, RESULTS, Bench, take_turns, two_partitions
@@ -465,6 +466,26 @@ def test_each_partition_commits_for_itself() -> None:
     bench.end(b"bravo")
     bench.turn()
     assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1, ("bar", 0): 0, ("bar", 1): 1}
+
+
+def test_results_that_are_settled_early_are_committed_once_an_interval() -> None:
+    """Else brokers got a commit for each batch, however long `commit_interval` is."""
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo")
+    kafka.create(RESULTS)
+    for i in range(60):
+        kafka.append("foo", value=b"%d" % i, key=b"%d" % i)
+    bench = Bench(kafka, ["foo"], hands=60, reports=ReportPolicy(close_at=2, every_s=0.0))
+    bench.turn(2)
+    before = bench.poll_loop.stats().commits
+    for i in range(60):
+        bench.end_with_result(b"%d" % i)
+        bench.clock.now += 0.01
+        bench.poll_loop.turn()
+    assert bench.poll_loop.settlement.counters.done > 50
+    assert 2 <= bench.poll_loop.stats().commits - before <= 4
+    bench.turn(2)
+    assert position(kafka) == 60
 
 
 def test_a_result_is_committed_when_it_is_written_and_not_before(kafka: MemoryKafka) -> None:

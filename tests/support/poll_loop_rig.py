@@ -37,7 +37,7 @@ from kworker.worker.publish.exactly_once import ExactlyOnce, RunInBackground
 from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy
 from kworker.worker.publish.producer_sizes import SizedProperties
-from kworker.worker.publish.publisher import Publisher
+from kworker.worker.publish.publisher import Publisher, ReportPolicy
 from kworker.worker.publish.transactor import TransactionPolicy
 from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.quarantine.quarantine import Quarantine
@@ -223,6 +223,7 @@ class Bench:
         quarantine: Quarantine | None = None,
         began: float = -math.inf,
         pauses: Path | None = None,
+        reports: ReportPolicy | None = None,
     ) -> None:
         """`transactional` is the id of one that settles exactly once; `pool` runs by itself.
 
@@ -278,6 +279,7 @@ class Bench:
                 publisher = Publisher(
                     lambda: MemoryProducer(kafka, sized.properties()),
                     outbox,
+                    reports,
                     outdated=sized.outdated,
                 )
                 return AtLeastOnce(publisher, committer, owned, outbox)

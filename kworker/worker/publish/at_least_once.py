@@ -57,6 +57,10 @@ class DeliveryGuarantee(Protocol):
     def flush(self, now: float) -> None:
         """Makes the present batch or transaction end, so that its records can be settled."""
 
+    @property
+    def flushing(self) -> bool:
+        """True while `commit` should wait for records that a `flush` lets be settled soon."""
+
     def commit(self, now: float) -> None:
         """Commits the positions that follow from settled records."""
 
@@ -127,6 +131,10 @@ class AtLeastOnce:
         return False
 
     @property
+    def flushing(self) -> bool:
+        return self._publisher.flushing
+
+    @property
     def positions_readable(self) -> bool:
         return True
 
@@ -143,7 +151,7 @@ class AtLeastOnce:
         return self._publisher.turn(now)
 
     def flush(self, now: float) -> None:
-        self._publisher.close_batch(now)
+        self._publisher.flush(now)
 
     def commit(self, now: float) -> None:
         self._committer.commit(self._partitions.values(), now)

@@ -114,6 +114,10 @@ class ExactlyOnce:
         )
 
     @property
+    def flushing(self) -> bool:
+        return False  # `commit` does nothing
+
+    @property
     def positions_readable(self) -> bool:
         return self._step not in (
             TransactionStep.AWAY,

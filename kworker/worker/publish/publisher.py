@@ -67,6 +67,7 @@ class Publisher:
         self._batch = OutputBatch(outbox)
         self._closing = False
         self._closing_since = 0.0
+        self._to_end = 0  # batches, until all of the last flush is settled
         self._given_up = False  # the batch has waited too long; the next turn ends it
         self._hear_at = 0.0
         self._not_before = 0.0
@@ -82,12 +83,27 @@ class Publisher:
         """True while the batch waits for its acknowledgements."""
         return self._closing
 
+    @property
+    def flushing(self) -> bool:
+        """True until all that waited at the last `flush` is settled, or goes back to the outbox."""
+        return self._to_end > 0
+
     def unacknowledged(self) -> list[Record]:
         """Returns the records of the batch. It is unknown whether their outputs are in Kafka."""
         return self._batch.begun
 
-    def close_batch(self, now: float) -> None:
-        """Closes the batch, which then only waits for its acknowledgements."""
+    def flush(self, now: float) -> None:
+        """Closes the batch, which then only waits for its acknowledgements.
+
+        If it is closed already, closes the next one, too, as soon as that has what waits now.
+        """
+        if self._closing:
+            self._to_end = 2 if self._outbox.waiting else 1
+        else:
+            self._close_batch(now)
+            self._to_end = int(self._closing)
+
+    def _close_batch(self, now: float) -> None:
         if self._batch.records and not self._closing:
             self._closing, self._closing_since = True, now
 
@@ -127,16 +143,20 @@ class Publisher:
     def _produce(self, now: float) -> None:
         outdated = self._outdated()
         if outdated and not self._batch.torn:
-            self.close_batch(now)
+            self._close_batch(now)
             if self._closing:
                 return
             self._producer, outdated = self._make(), False
         filled = self._batch.fill(self._producer.produce, now, only_torn=outdated)
-        if filled is not FillResult.ALL or len(self._batch.records) >= self._hearing.close_at:
-            self.close_batch(now)
+        large = len(self._batch.records) >= self._hearing.close_at
+        if large or filled is not FillResult.ALL or self._to_end:
+            self._close_batch(now)
+        if not self._closing:
+            self._to_end = 0
 
     def _finish(self, now: float) -> list[Record]:
         self._closing = self._given_up = False
+        self._to_end = max(0, self._to_end - 1)
         self.problem = ""
         return self._batch.finish(now)
 
@@ -157,6 +177,7 @@ class Publisher:
         else:
             settled = self._batch.finish(now, silence=silence)
         self._closing = self._given_up = False
+        self._to_end = 0
         self.problem = f"producer replaced: {why}"
         self._not_before = now + self._hearing.rest_s
         self._producer = self._make()

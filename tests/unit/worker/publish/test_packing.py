@@ -62,7 +62,7 @@ def test_a_withdrawn_record_does_not_pin_the_others(kind: str) -> None:
         for turn in range(turns):
             topics = [kind, "results", kind, kind]
             backlog.add([ended(nth, b"%d" % nth, topic) for nth, topic in enumerate(topics)])
-            publisher.close_batch(100.0 + turn / 10)
+            publisher.flush(100.0 + turn / 10)
             publisher.turn(100.0 + turn / 10)
         aside = backlog.withdraw(lambda _: True)
         assert all(record.raw is not PACKED for record in aside)

@@ -61,7 +61,7 @@ class Stage:
     def turn(self, close: bool = True) -> list[Record]:
         self.now += 0.01
         if close:
-            self.publisher.close_batch(self.now)
+            self.publisher.flush(self.now)
         settled = self.publisher.turn(self.now)
         self.settled += settled
         condemned, self.backlog.undeliverable = self.backlog.undeliverable, []
@@ -144,6 +144,26 @@ def test_a_large_batch_is_settled_before_its_interval_ends() -> None:
     assert stage.turn(close=False) == []
     records.append(stage.add())
     assert stage.turn(close=False) == records
+
+
+def test_a_flush_settles_what_waits_behind_a_closed_batch() -> None:
+    """Else it waited for another commit interval."""
+    stage = Stage()
+    stage.kafka.up = False
+    first = stage.add()
+    stage.turn()
+    stage.turn()
+    assert stage.publisher.closing
+    second = stage.add()
+    stage.publisher.flush(stage.now)
+    stage.kafka.up = True
+    assert stage.turn(close=False) == [first]
+    assert stage.publisher.flushing
+    third = stage.add()
+    assert stage.turn(close=False) == [second, third]
+    assert not stage.publisher.flushing
+    stage.add()
+    assert stage.turn(close=False) == []
 
 
 def test_a_closing_batch_takes_nothing_more() -> None:
