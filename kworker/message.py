@@ -3,11 +3,18 @@
 import json
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
 
 from kworker.core.message import Fields, Headers, RawMessage, Undecodable
+
+
+class RunLimits(NamedTuple):
+    """How often a record may run, and for how many nanoseconds; inf: without end."""
+
+    attempts: float
+    timeout_ns: float
 
 
 class Message:
@@ -17,12 +24,12 @@ class Message:
     use two fields, and to read all eight costs more than the run of a cheap handler.
     """
 
-    __slots__ = ("_attempt", "_attempts", "_deadline_ns", "_raw")
+    __slots__ = ("_attempt", "_began_ns", "_limits", "_raw")
 
     _raw: RawMessage
     _attempt: int
-    _attempts: float  # how many there are
-    _deadline_ns: int | None
+    _limits: RunLimits
+    _began_ns: int  # the monotonic time at which this run began
 
     def __init__(
         self,
@@ -38,8 +45,8 @@ class Message:
     ) -> None:
         self._raw = Fields((topic, partition, offset), timestamp, key, value, headers)
         self._attempt = attempt
-        self._attempts = attempt if last else math.inf
-        self._deadline_ns = None
+        self._limits = RunLimits(attempt if last else math.inf, math.inf)
+        self._began_ns = 0
 
     @property
     def topic(self) -> str:
@@ -80,13 +87,12 @@ class Message:
     @property
     def last(self) -> bool:
         """True if no attempt comes after this one."""
-        return self._attempt >= self._attempts
+        return self._attempt >= self._limits.attempts
 
     def remaining(self) -> float:
         """Returns the seconds until `workers.handler_timeout` ends this run; never below 0."""
-        if self._deadline_ns is None:
-            return math.inf
-        return max(0.0, (self._deadline_ns - time.monotonic_ns()) / 1e9)
+        passed_ns = time.monotonic_ns() - self._began_ns
+        return max(0.0, (self._limits.timeout_ns - passed_ns) / 1e9)
 
     def json(self) -> Any:
         """Returns the value parsed as JSON; None for a null value.

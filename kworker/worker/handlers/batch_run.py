@@ -13,7 +13,12 @@ from kworker.instance.hand import Hand
 from kworker.log.running import TASK, this_thread
 from kworker.worker.handlers.batch_call import BatchPart, await_handler, call_handler
 from kworker.worker.handlers.completions import CompletionQueue
-from kworker.worker.handlers.invocation import make_async_steps, make_invoke, message_of
+from kworker.worker.handlers.invocation import (
+    limits_of,
+    make_async_steps,
+    make_invoke,
+    message_of,
+)
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.handlers.signature import Batching
@@ -216,8 +221,7 @@ class _Calls:
 
     def __init__(self, encoder: ResultEncoder, timeout_s: float, attempts: float) -> None:
         self._encoder = encoder
-        self._timeout_ns = int(timeout_s * 1e9)
-        self._attempts = attempts
+        self._limits = limits_of(timeout_s, attempts)
 
     def next(self, batch: HandlerBatch, batching: Batching) -> BatchPart | None:
         """Returns the records and arguments of the next call; None if no further call is due.
@@ -244,10 +248,10 @@ class _Calls:
     def _decoded(
         self, batch: HandlerBatch, batching: Batching, records: Sequence[Record]
     ) -> BatchPart:
-        deadline_ns = time.monotonic_ns() + self._timeout_ns
+        began_ns = time.monotonic_ns()
         part = BatchPart([], [], [])
         for record in records:
-            message = message_of(record, self._attempts, deadline_ns)
+            message = message_of(record, self._limits, began_ns)
             try:
                 item = batching.item(message)
             except BaseException as error:  # noqa: BLE001 - a model's validators may raise anything

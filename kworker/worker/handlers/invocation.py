@@ -11,7 +11,7 @@ from kworker.core.failure import Failure
 from kworker.core.outcome import NO_RESULTS, Outcome
 from kworker.core.record import Record
 from kworker.log.running import TASK, ThreadCall
-from kworker.message import DeliveredMessage, Message
+from kworker.message import DeliveredMessage, Message, RunLimits
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
 
@@ -61,21 +61,19 @@ def make_invoke(
     the handler's `dead` method is called instead of the handler.
     """
     only, of, encode = handlers.only, handlers.of, encoder.encode
-    timeout_ns = int(timeout_s * 1e9)
+    limits = limits_of(timeout_s, attempts)
 
     def run_one(record: Record, began_ns: int, thread: ThreadCall) -> Outcome:
         message = DeliveredMessage()
         message._raw = record.raw
         message._attempt = record.attempt
-        message._attempts = attempts
-        message._deadline_ns = began_ns + timeout_ns
+        message._limits = limits
+        message._began_ns = began_ns
         thread.running = message  # for its log lines; the pool forgets it, not each run
         returned = only(message) if only else of(record.raw.topic())(message)
         return NO_RESULTS if returned is None else encode(record, returned)
 
-    return (
-        _with_on_dead(run_one, handlers, attempts, timeout_ns) if handlers.has_on_dead else run_one
-    )
+    return _with_on_dead(run_one, handlers, limits) if handlers.has_on_dead else run_one
 
 
 def make_async_steps(
@@ -83,15 +81,15 @@ def make_async_steps(
 ) -> AsyncSteps:
     """Returns the steps that run a handler. For the parameters see `make_invoke`."""
     only, of = handlers.only, handlers.of
-    timeout_ns = int(timeout_s * 1e9)
+    limits = limits_of(timeout_s, attempts)
     set_running = TASK.set
 
     def begin(record: Record, began_ns: int) -> Awaitable[Any]:
         message = DeliveredMessage()
         message._raw = record.raw
         message._attempt = record.attempt
-        message._attempts = attempts
-        message._deadline_ns = began_ns + timeout_ns
+        message._limits = limits
+        message._began_ns = began_ns
         set_running(message)  # for its log lines
         run: Awaitable[Any] = only(message) if only else of(record.raw.topic())(message)
         return run
@@ -99,7 +97,7 @@ def make_async_steps(
     steps = AsyncSteps(begin, encoder.encode)
     if not handlers.has_on_dead:
         return steps
-    return AsyncSteps.of(_with_async_on_dead(steps.in_one(), handlers, attempts, timeout_ns))
+    return AsyncSteps.of(_with_async_on_dead(steps.in_one(), handlers, limits))
 
 
 def make_async_invoke(
@@ -109,17 +107,21 @@ def make_async_invoke(
     return make_async_steps(handlers, encoder, timeout_s, attempts).in_one()
 
 
-def message_of(record: Record, attempts: float, deadline_ns: int) -> Message:
+def limits_of(timeout_s: float, attempts: float) -> RunLimits:
+    return RunLimits(attempts, int(timeout_s * 1e9))
+
+
+def message_of(record: Record, limits: RunLimits, began_ns: int) -> Message:
     """Returns the message that a handler gets for a record. Hot paths inline this for speed."""
     message = DeliveredMessage()
     message._raw = record.raw
     message._attempt = record.attempt
-    message._attempts = attempts
-    message._deadline_ns = deadline_ns
+    message._limits = limits
+    message._began_ns = began_ns
     return message
 
 
-def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_ns: int) -> Invoke:
+def _with_on_dead(run_one: Invoke, handlers: Handlers, limits: RunLimits) -> Invoke:
     """Returns a function like `run_one` that also calls handlers' `dead` methods.
 
     A record with `on_dead` set becomes a dead letter. For such a record, the `dead` method of its
@@ -129,7 +131,7 @@ def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_
     def run_or_call_dead(record: Record, began_ns: int, thread: ThreadCall) -> Outcome:
         if (call := record.on_dead) is None:
             return run_one(record, began_ns, thread)
-        message = message_of(record, attempts, began_ns + timeout_ns)
+        message = message_of(record, limits, began_ns)
         thread.running = message
         try:
             if dead := handlers.on_dead_of(message.topic):
@@ -141,9 +143,7 @@ def _with_on_dead(run_one: Invoke, handlers: Handlers, attempts: float, timeout_
     return run_or_call_dead
 
 
-def _with_async_on_dead(
-    run_one: AsyncInvoke, handlers: Handlers, attempts: float, timeout_ns: int
-) -> AsyncInvoke:
+def _with_async_on_dead(run_one: AsyncInvoke, handlers: Handlers, limits: RunLimits) -> AsyncInvoke:
     """Returns a coroutine function like `run_one` that also calls handlers' `dead` methods.
 
     A record with `on_dead` set becomes a dead letter. For such a record, the `dead` method of its
@@ -153,7 +153,7 @@ def _with_async_on_dead(
     async def run_or_call_dead(record: Record, began_ns: int) -> Outcome:
         if (call := record.on_dead) is None:
             return await run_one(record, began_ns)
-        message = message_of(record, attempts, began_ns + timeout_ns)
+        message = message_of(record, limits, began_ns)
         TASK.set(message)
         try:
             if dead := handlers.on_dead_of(message.topic):

@@ -34,7 +34,7 @@ from kworker.log.running import TASK
 from kworker.worker.handlers.async_pool import SLACK_MOST_S, AsyncPool, Pace
 from kworker.worker.handlers.completions import CompletionQueue
 from kworker.worker.handlers.handler_loop import NEW_LOOP, HandlerLoop, NewLoop
-from kworker.worker.handlers.invocation import AsyncSteps, message_of
+from kworker.worker.handlers.invocation import AsyncSteps, limits_of, message_of
 from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.thread_pool import ThreadPool
 from tests.support.event_loops import EVENT_LOOPS
@@ -814,7 +814,7 @@ def test_a_task_that_rests_keeps_no_record(loops: Pools) -> None:
     """As many as there may be handlers would stay in memory."""
 
     async def work(record: Record, _began: float) -> Outcome:
-        TASK.set(message_of(record, 1, 0))
+        TASK.set(message_of(record, limits_of(1.0, 1), 0))
         return NO_RESULTS
 
     pool = loops(work, 1)
