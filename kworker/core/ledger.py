@@ -116,7 +116,7 @@ class Ledger:
 
     def _open_without(self, offsets: Collection[int]) -> list[int]:
         opened = list(self._open)
-        if opened[: len(offsets)] == list(offsets):  # the usual case, and many times as fast
+        if opened[: len(offsets)] == list(offsets):  # the usual case, and twice as fast
             return opened[len(offsets) :]
         settling = frozenset(offsets)
         return [offset for offset in opened if offset not in settling]
