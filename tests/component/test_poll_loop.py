@@ -468,7 +468,7 @@ def test_each_partition_commits_for_itself() -> None:
     assert kafka.committed(GROUP) == {("foo", 0): 1, ("foo", 1): 1, ("bar", 0): 0, ("bar", 1): 1}
 
 
-def test_results_that_are_settled_early_are_committed_once_an_interval() -> None:
+def test_what_settles_early_is_committed_once_an_interval() -> None:
     """Else brokers got a commit for each batch, however long `commit_interval` is."""
     kafka = MemoryKafka(lambda: 1_700_000_000.0)
     kafka.create("foo")

@@ -22,7 +22,9 @@ from kworker.worker.handlers.run_cost import RUNS_EACH, RunCost
 SLOW_NS = 1_000_000  # a record that takes longer is counted by itself, and not with the run's mean
 STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
-_NOTE_EVERY_NS = 100_000  # the start of a run on the scoreboard, which costs more than a comparison
+# The start of a run on the scoreboard, which costs more than a comparison. No more than SLOW_NS: to
+# compare a time with that of the next note tells cheaply that no record was slow.
+_NOTE_EVERY_NS = 100_000
 _SLACK = 0.4  # of the time of a record
 _SAMPLED = 8  # of so many runs of one record one is measured: thread_time() is a system call
 
@@ -233,8 +235,7 @@ class ThreadPool:
         invoke, add = self._invoke, self.completed.add
         following, clock_ns = run.popleft, time.monotonic_ns
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
-        note_at = 0
-        done = counted = 0  # of these, `times` has those that were slow
+        note_at = done = counted = 0  # of `done`, `times` has the `counted`, which were slow
         now_ns = others_ns = clock_ns()  # the others would have begun then, had only they run
         try:
             record = following()
@@ -264,7 +265,6 @@ class ThreadPool:
             add(record)
             done += 1
             before_ns, now_ns = now_ns, clock_ns()
-            # A slow record ends after `note_at`, which is cheaper to compare.
             if now_ns > note_at and now_ns - before_ns > SLOW_NS:
                 times.runs.add(1, now_ns - before_ns)
                 counted += 1

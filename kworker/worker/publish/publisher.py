@@ -28,7 +28,8 @@ class ReportPolicy:
     """The interval for reading delivery reports, and the limits of batches that wait for them.
 
     A batch is closed with `close_at` records, so that they are settled and freed while the CPU's
-    caches still have them: that is 1.1 times as fast as a batch for each commit interval.
+    caches still have them: that is 1.1 times as fast as a batch for each commit interval. It gets
+    more if more have waited for the batch before it.
     """
 
     close_at: int = 2_500
@@ -67,6 +68,7 @@ class Publisher:
         self._batch = OutputBatch(outbox)
         self._closing = False
         self._closing_since = 0.0
+        self._close_at = 0  # records of the open batch
         self._to_end = 0  # batches, until all of the last flush is settled
         self._given_up = False  # the batch has waited too long; the next turn ends it
         self._hear_at = 0.0
@@ -147,8 +149,11 @@ class Publisher:
             if self._closing:
                 return
             self._producer, outdated = self._make(), False
+        if not self._batch.records:
+            # What has waited long, since acknowledgements take long, is not split up.
+            self._close_at = max(self._hearing.close_at, len(self._outbox.waiting))
         filled = self._batch.fill(self._producer.produce, now, only_torn=outdated)
-        large = len(self._batch.records) >= self._hearing.close_at
+        large = len(self._batch.records) >= self._close_at
         if large or filled is not FillResult.ALL or self._to_end:
             self._close_batch(now)
         if not self._closing:

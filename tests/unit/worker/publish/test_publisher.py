@@ -13,6 +13,7 @@ from kworker.clients.memory.producer import MemoryProducer
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Outbox, OutboxPolicy
+from kworker.worker.publish.output_batch import PRODUCE_MOST
 from kworker.worker.publish.publisher import Publisher, ReportPolicy
 from tests.support.records import a_partition, a_record, with_outputs
 
@@ -143,6 +144,21 @@ def test_a_large_batch_is_settled_before_its_interval_ends() -> None:
     records = [stage.add() for _ in range(most - 1)]
     assert stage.turn(close=False) == []
     records.append(stage.add())
+    assert stage.turn(close=False) == records
+
+
+def test_late_acknowledgements_make_the_next_batch_larger() -> None:
+    """Else there were so few records in each time that an acknowledgement takes."""
+    stage = Stage(queue=20_000)
+    stage.add()
+    stage.kafka.up = False
+    stage.turn()
+    stage.turn()
+    assert stage.publisher.closing
+    records = [stage.add() for _ in range(2 * PRODUCE_MOST)]
+    stage.kafka.up = True
+    assert len(stage.turn(close=False)) == 1
+    assert stage.turn(close=False) == []  # half of them: this is what one turn takes
     assert stage.turn(close=False) == records
 
 
