@@ -11,7 +11,7 @@ from kworker.core.message import Fields, Headers, RawMessage, Undecodable
 
 
 class RunLimits(NamedTuple):
-    """How often a record may run, and for how many nanoseconds; inf: without end."""
+    """The number of runs that a record may have, and the nanoseconds of each; inf: no limit."""
 
     attempts: float
     timeout_ns: float

@@ -68,6 +68,7 @@ class Settlement:
         self.counters = WorkerCounters()
         self.outcomes = 0
         self._commit_due = False  # once what the last interval has flushed is settled
+        self._unsent = False  # records were settled since the last commit
 
     @property
     def problems(self) -> list[str]:
@@ -163,16 +164,25 @@ class Settlement:
             self._dispatch.outlived(dropped)
         if self._outbox.undeliverable:
             self._fail_undeliverable(now)
-        overdue = False
-        if self._committer.due(now, self.outcomes, resting=not self._flow.records):
+        self._commit_if_due(now, bool(settled))
+        if self._committer.problem is not None and self.is_complete(partitions):
+            self._committer.problem = None  # its partition, or its record, is gone
+
+    def _commit_if_due(self, now: float, settled: bool) -> None:
+        """Commits once an interval, or at once what is settled while no record is in flight.
+
+        The latter is for a drain, which waits for nothing else then.
+        """
+        self._unsent |= settled
+        resting, overdue = not self._flow.records, False
+        if self._committer.due(now, self.outcomes, resting=resting):
             overdue, self._commit_due = self._commit_due, True
             self._begin_interval(now)
         flushing = self.guarantee.flushing
-        if overdue or self._committer.missed or (self._commit_due and not flushing):
-            self._commit_due = flushing
+        due = overdue or (self._commit_due and not flushing)
+        if due or self._committer.missed or (self._unsent and resting):
+            self._commit_due, self._unsent = self._commit_due and flushing, False
             self.guarantee.commit(now)
-        if self._committer.problem is not None and self.is_complete(partitions):
-            self._committer.problem = None  # its partition, or its record, is gone
 
     def _begin_interval(self, now: float) -> None:
         self._committer.start_interval(now)

@@ -15,6 +15,7 @@ from kworker.core.offset_map import Committed, TopicIdentity, encode, origin_of
 from kworker.core.outcome import Failed
 from kworker.instance.scoreboard import Scoreboard
 from kworker.worker import assignment
+from kworker.worker.publish import output_batch
 from kworker.worker.publish.publisher import ReportPolicy
 from kworker.worker.reporter import StatusReporter
 from kworker.worker.topic_limits import TopicLimits
@@ -486,6 +487,27 @@ def test_what_settles_early_is_committed_once_an_interval() -> None:
     assert 2 <= bench.poll_loop.stats().commits - before <= 4
     bench.turn(2)
     assert position(kafka) == 60
+
+
+def test_with_nothing_in_flight_a_commit_waits_for_no_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A drain would wait for it, also if `commit_interval` is long."""
+    monkeypatch.setattr(output_batch, "PRODUCE_MOST", 1)
+    kafka = MemoryKafka(lambda: 1_700_000_000.0)
+    kafka.create("foo")
+    kafka.create(RESULTS)
+    for i in range(6):
+        kafka.append("foo", value=b"%d" % i, key=b"%d" % i)
+    bench = Bench(kafka, ["foo"], reports=ReportPolicy(close_at=1, every_s=0.0))
+    bench.turn(2)
+    for i in range(6):
+        bench.end_with_result(b"%d" % i)
+    bench.turn()
+    for _ in range(20):
+        bench.clock.now += 0.001
+        bench.poll_loop.turn()
+    assert position(kafka) == 6
 
 
 def test_a_result_is_committed_when_it_is_written_and_not_before(kafka: MemoryKafka) -> None:

@@ -108,6 +108,7 @@ def make_async_invoke(
 
 
 def limits_of(timeout_s: float, attempts: float) -> RunLimits:
+    """Returns the limits that messages refer to, for `timeout_s` seconds of each run."""
     return RunLimits(attempts, int(timeout_s * 1e9))
 
 
