@@ -6,8 +6,8 @@ This file has over 300 lines, since the classes for partition, lanes and record 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate, zip_longest
-from operator import ne
+from itertools import accumulate, groupby, zip_longest
+from operator import attrgetter
 from typing import Any
 
 from kworker.core.headers import OFFSET_BITS, Envelope, Source, with_trace
@@ -28,6 +28,7 @@ from kworker.core.outcome import (
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
+_ADJACENT = 3  # records, by which it is guessed that the records of a partition are adjacent
 
 
 class PartitionLanes:
@@ -330,6 +331,11 @@ class Record:
         self.failed_deliveries = (*self.failed_deliveries, (error, message))
 
 
+Groups = Collection[tuple[Partition, Sequence[Record]]]
+"""Records by partition, in their order; each partition once."""
+_partition = attrgetter("partition")
+
+
 def records_of(
     partition: Partition,
     offsets: Iterable[int],
@@ -417,14 +423,17 @@ def all_ended_well(records: Sequence[Record]) -> bool:
     return well == len(kinds) or well + kinds.count(PlainResult) == len(kinds)
 
 
-def by_partition(records: Sequence[Record]) -> Iterable[tuple[Partition, Sequence[Record]]]:
+def by_partition(records: Sequence[Record]) -> Groups:
     """Groups records by partition, since work on a whole group costs half as much."""
-    partitions = [record.partition for record in records]
-    if partitions and partitions.count(partitions[0]) == len(partitions):
-        return ((partitions[0], records),)
     found: defaultdict[Partition, list[Record]] = defaultdict(list)
-    for record in records:
-        found[record.partition].append(record)
+    first = records[0].partition if records else None
+    if all(record.partition is first for record in records[:_ADJACENT]):
+        # Then others are most likely adjacent, too, which is twice as fast.
+        for partition, own in groupby(records, _partition):
+            found[partition] += own
+    else:
+        for record in records:
+            found[record.partition].append(record)
     return found.items()
 
 
@@ -432,5 +441,4 @@ def edges(column: Sequence[object]) -> list[int]:
     """Returns the index after each run of equal entries; the last index is the length."""
     if not column or column.count(column[0]) == len(column):
         return [len(column)] if column else []
-    changes = [i for i, differs in enumerate(map(ne, column, column[1:]), 1) if differs]
-    return [*changes, len(column)]
+    return list(accumulate([len(list(run)) for _, run in groupby(column)]))

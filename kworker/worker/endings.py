@@ -27,7 +27,7 @@ from kworker.core.outcome import (
     Unpublishable,
     outputs_of,
 )
-from kworker.core.record import Partition, Record, all_ended_well
+from kworker.core.record import Groups, Partition, Record, all_ended_well, by_partition
 from kworker.worker.admission import Admission
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.unclaimed import Unclaimed
@@ -88,8 +88,9 @@ class Endings:
         """
         if not ended and not self._ended_early:
             return []
-        done = [record for record in ended if record.partition.open]
-        if len(done) < len(ended):
+        done, groups = ended, by_partition(ended)
+        if not all(partition.open for partition, _ in groups):
+            done = [record for record in ended if record.partition.open]
             done += self.ended_late([record for record in ended if not record.partition.open])
         others: list[Record] = []
         if not all_ended_well(done):
@@ -97,7 +98,7 @@ class Endings:
             done = [record for record in done if isinstance(record.outcome, Succeeded)]
         self._decider.succeeded(done)
         # First, for a record that succeeded may have one of the others behind it in its lane.
-        self.finish(done)
+        self._finish(done, groups if done is ended else by_partition(done))
         if others or self._ended_early:
             done += self.finish(self._judge_others(others))
         return done
@@ -140,9 +141,12 @@ class Endings:
 
         Returns the ended records.
         """
-        self._lanes.finish(records)
-        self._flow.leave(records)
+        self._finish(records, by_partition(records))
         return records
+
+    def _finish(self, records: list[Record], groups: Groups) -> None:
+        self._lanes.finish(records, groups)
+        self._flow.leave_grouped(groups)
 
     def _judge_others(self, others: list[Record]) -> list[Record]:
         """Decides what follows for `others`, which are the records that ended without results.

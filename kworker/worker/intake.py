@@ -382,7 +382,7 @@ def _sizes(
 ) -> list[int]:
     """Returns the approximate size of each record in memory, in bytes."""
     both = zip(raws, keys, strict=True)
-    sizes = [_OBJECT_BYTES + len(raw) + (len(key) if key else 0) for raw, key in both]
+    sizes = [len(raw) + (len(key) if key else 0) + _OBJECT_BYTES for raw, key in both]
     if any(headers):
         sizes = [size + _size(own or ()) for size, own in zip(sizes, headers, strict=True)]
     return sizes
