@@ -9,6 +9,8 @@ from kworker.instance.scoreboard_fields import Field
 MOST = 100_000
 """The number of new objects at which they are looked through, however fast records come."""
 _OLDER = (20, 100)
+_FORGET_S = 1.0
+_SHORTEST_S = 0.05
 
 
 class CollectionPace:
@@ -18,9 +20,10 @@ class CollectionPace:
     threshold, a fast worker would spend a tenth of its time on that. A very high threshold would
     let garbage fill the memory. With the threshold set here, if each run of a handler leaves one
     cycle of garbage, at most the cycles of one second wait to be freed, whether handlers are slow
-    or fast. The threshold is never below the one found at the start, which is Python's own unless
-    the handlers' module has set another. Once a handler has changed the threshold, this class
-    changes it no more. Used by the main thread.
+    or fast. It is raised as soon as more records come, and lowered once a second. It is never below
+    the one found at the start, which is Python's own unless the handlers' module has set another.
+    Once a handler has changed the threshold, this class changes it no more. Used by the poll
+    thread.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -31,10 +34,14 @@ class CollectionPace:
         self._least = self._set[0]  # 0: none are looked through
 
     def turn(self, now: float) -> None:
-        """Sets the collector's threshold by the records taken per second since the last call."""
+        """Sets the collector's threshold by the records taken per second of late."""
         consumed = self._slot.words[Field.CONSUMED]
-        rate = (consumed - self._consumed) / max(now - self._at, 1e-3)
-        self._consumed, self._at = consumed, now
+        passed_s = now - self._at
+        rate = (consumed - self._consumed) / max(passed_s, _SHORTEST_S)
+        if over := passed_s >= _FORGET_S:
+            self._consumed, self._at = consumed, now
+        if not (over or rate > self._set[0]):
+            return
         if self._least and gc.get_threshold() == self._set:
             self._set = (max(self._least, min(MOST, int(rate))), *_OLDER)
             gc.set_threshold(*self._set)

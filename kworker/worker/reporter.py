@@ -43,13 +43,15 @@ class StatusReporter:
         self._counted = 0
         self._facts_at = time.monotonic() + _FACTS_EVERY_S
 
-    def turn(self) -> None:
+    def turn(self) -> bool:
         """Writes a heartbeat in each turn of the poll loop.
 
-        When it is time, also writes the state, and asks the brokers for lag and topic limits.
+        When it is time, also writes the state, asks the brokers for lag and topic limits, and
+        returns True.
         """
-        if self.beat():
+        if told := self.beat():
             self._ask(time.monotonic())
+        return told
 
     def beat(self) -> bool:
         """Writes a heartbeat, and the state if it is time; returns True if it wrote the state."""

@@ -112,12 +112,11 @@ class Worker:
         if handlers is None:
             return ExitCode.OK
         gc.freeze()  # what is imported by now stays
-        pace = CollectionPace(self._slot)
         thread = threading.Thread(
             target=self._poll_thread, args=(handlers, watch, limits), name="poll", daemon=True
         )
         thread.start()
-        self._watch(thread, title, pace)
+        self._watch(thread, title)
         code = self._exit_code(handlers)
         # After the handlers, whose close() may make spans; if the thread goes on, no time is left.
         if not thread.is_alive():
@@ -250,12 +249,11 @@ class Worker:
         self._phase = phase
         self._slot.words[Field.PHASE] = phase
 
-    def _watch(self, thread: threading.Thread, title: ProcessTitle, pace: CollectionPace) -> None:
+    def _watch(self, thread: threading.Thread, title: ProcessTitle) -> None:
         """Waits until the poll thread has ended, or the time for the drain is over."""
         most_s = _ABORT_S + LEAVE_S + CLOSE_S  # beyond the drain
         while thread.is_alive() and time.monotonic() < self._drain_by + most_s:
             setproctitle.setproctitle(title.text(time.monotonic()))
-            pace.turn(time.monotonic())
             if self._wait(_TITLE_EVERY_S):
                 # The lifeline stays readable once it is cut: wait for the thread instead.
                 thread.join(0.2)
@@ -370,6 +368,7 @@ class Worker:
         return min(_SETTLE_MOST_S, _SETTLE_SHARE * self._config.workers.drain_timeout)
 
     def _serve(self, loop: PollLoop, reporter: StatusReporter) -> None:
+        pace = CollectionPace(self._slot)
         while self._phase.taking:
             try:
                 loop.turn()
@@ -385,7 +384,8 @@ class Worker:
                     error=str(fenced),
                 )
                 loop.rejoin("fenced, probably by a late commit from before partitions were lost")
-            reporter.turn()
+            if reporter.turn():
+                pace.turn(time.monotonic())
             if self._slot.words[Field.ACCEPT]:
                 self._slot.words[Field.ACCEPT] = 0
                 loop.accept_dead()

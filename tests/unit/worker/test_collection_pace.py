@@ -33,13 +33,26 @@ def test_young_objects_are_looked_through_once_a_seconds_records(
     slot: Slot, consumed: int, young: int
 ) -> None:
     pace = CollectionPace(slot)
-    begun = time.monotonic()
+    begun = time.monotonic() + 1.0  # when a second of the past is forgotten
     pace.turn(begun)
     slot.words[Field.CONSUMED] = consumed
     pace.turn(begun + 2.0)
     assert gc.get_threshold()[0] == young
     pace.turn(begun + 3.0)  # nothing came meanwhile
     assert gc.get_threshold()[0] == LEAST
+
+
+def test_it_is_raised_at_once_and_lowered_after_a_second(slot: Slot) -> None:
+    """A worker that starts with a backlog looks for garbage no more often than it will later."""
+    pace = CollectionPace(slot)
+    begun = time.monotonic() + 1.0
+    pace.turn(begun)
+    slot.words[Field.CONSUMED] = 5_000
+    found = []
+    for now in (begun + 0.1, begun + 0.9, begun + 1.0):
+        pace.turn(now)
+        found.append(gc.get_threshold()[0])
+    assert found == pytest.approx([50_000, 50_000, 5_000], abs=1)
 
 
 @pytest.mark.parametrize("chosen", [(5, 5, 5), (0, 10, 10)])
