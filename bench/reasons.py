@@ -18,9 +18,9 @@ READ_AT = "543d8501"  # as in the report of `make bench`
 Target = tuple[str, str] | str
 
 _GARBAGE = (
-    " In the first half second of a run, or somewhat more, Python looked for garbage too often:"
-    " no-ops then ran 470,000 a second instead of 650,000. A later commit, of which this page has"
-    " no figures, has mended that."
+    " For up to a second of each run, Python looked for garbage too often: in a trace, no-ops ran"
+    " 470,000 a second until 0.6 s, and 650,000 from then on. A later commit, of which this page"
+    " has no figures, has mended that."
 )
 _NO_OP = (
     "In the profile, which ran 589,000 records a second, a record costs 1.5 µs of Python: 1.1 in"

@@ -9,8 +9,8 @@ from kworker.instance.scoreboard_fields import Field
 MOST = 100_000
 """The number of new objects at which they are looked through, however fast records come."""
 _OLDER = (20, 100)
-_FORGET_S = 1.0
-_SHORTEST_S = 0.05
+_FORGET_S = 1.0  # after which records that came do not count any more
+_SHORTEST_S = 0.05  # lest the first few records be taken for a high rate
 
 
 class CollectionPace:
@@ -40,8 +40,7 @@ class CollectionPace:
         rate = (consumed - self._consumed) / max(passed_s, _SHORTEST_S)
         if over := passed_s >= _FORGET_S:
             self._consumed, self._at = consumed, now
-        if not (over or rate > self._set[0]):
-            return
-        if self._least and gc.get_threshold() == self._set:
+        due = over or rate > self._set[0]
+        if due and self._least and gc.get_threshold() == self._set:
             self._set = (max(self._least, min(MOST, int(rate))), *_OLDER)
             gc.set_threshold(*self._set)
