@@ -111,22 +111,8 @@ def ran(tmp_path: Path, bootstrap: str, request: pytest.FixtureRequest) -> Itera
             here.until(lambda: here.worker(victim)["in_hand"] > 0, "it is at work")  # noqa: B023 - called at once
             here.kill_worker(victim)
         writer.finish()
-        comes_to_rest(here)
+        here.comes_to_rest()
         yield Ran(here, writer.acked)
-
-
-def comes_to_rest(here: Service) -> None:
-    """Nothing is in hand, and nothing waits for a retry."""
-
-    def rests() -> bool:
-        told = here.status()
-        lag, delays = told.get("lag", {}), told.get("delays", [])
-        waits = sum(row["waiting"] for row in delays)
-        held = sum(row["in_hand"] for row in told.get("workers", []))
-        return lag.get("unfinished") == 0 and not waits and not held
-
-    here.caught_up()
-    here.until(rests, "it has come to rest", 120.0)
 
 
 def repeated(reads: Sequence[Read]) -> int:
@@ -159,7 +145,7 @@ def test_an_audit_agrees_with_the_ledgers_of_the_run(ran: Ran) -> None:
     discarded = f"{rejected[0].position[0]}:{rejected[0].position[1]}:{rejected[0].offset}"
     assert here.command("dead", "discard", discarded).returncode == 0
     assert here.command("dead", "redrive", "--select", "reason=rejected").returncode == 0
-    comes_to_rest(here)
+    here.comes_to_rest()
     assert here.command("replay", "--all").returncode == 0
     ran.table_has_all()
     after = ran.audit()

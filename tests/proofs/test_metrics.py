@@ -70,7 +70,7 @@ def test_metrics_equal_what_the_topics_hold(
             before = goes_on(before, scrape(console))
         here.kill_other("delay", int(here.status()["delay"]["pid"]))
         load.writer.finish()
-        comes_to_rest(here)
+        here.comes_to_rest()
         # What the console shows is up to a second old.
         here.until(lambda: not unfinished(scrape(console)), "the metrics tell that it rests")
         found = goes_on(before, scrape(console))
@@ -183,17 +183,6 @@ def goes_on(before: Samples, now: Samples) -> Samples:
     }
     assert back == {}
     return now
-
-
-def comes_to_rest(here: Service) -> None:
-    def rests() -> bool:
-        told = here.status()
-        held = sum(row["in_hand"] for row in told.get("workers", []))
-        waits = sum(row["waiting"] for row in told.get("delays", []))
-        return told.get("lag", {}).get("unfinished") == 0 and not held and not waits
-
-    here.caught_up()
-    here.until(rests, "it has come to rest", 120.0)
 
 
 @contextmanager

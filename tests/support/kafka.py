@@ -1,6 +1,7 @@
 """Kafka seen by a bystander: writing with a ledger, reading without a group."""
 
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -272,6 +273,12 @@ def make_again(bootstrap: str, topic: str, partitions: int) -> None:
 
     eventually(made, what=f"{topic} is there again")
     eventually(empty, what=f"{topic} is the new one")
+
+
+def names(bootstrap: str, pattern: str) -> set[str]:
+    """The topics whose whole names match a regular expression."""
+    found = _admin(bootstrap).list_topics(timeout=TIMEOUT_S).topics
+    return {name for name in found if re.fullmatch(pattern, name)}
 
 
 def ends(bootstrap: str, topic: str) -> dict[At, int]:

@@ -282,6 +282,29 @@ class Service:
 
         self.until(lambda: left() <= 0, "it has caught up", timeout_s)
 
+    def comes_to_rest(self, timeout_s: float = 120.0) -> None:
+        """Waits until nothing is left in a source, delay or requeue topic, as the brokers tell.
+
+        The status does not: it asks for ends each two seconds, and a record moves on within less.
+        """
+        retries = kafka.names(self.bootstrap, rf"{re.escape(self.name)}\.(retry\..*|requeue)")
+
+        def rests() -> bool:
+            # Positions first: a record that moves on meanwhile is found where it goes.
+            done = {
+                **kafka.committed(self.bootstrap, self.name),
+                **kafka.committed(self.bootstrap, f"{self.name}.delay"),
+            }
+            # Uncommitted ones, too: a position may be seen before what its transaction wrote.
+            reads = (
+                kafka.read_all(self.bootstrap, name, isolation="read_uncommitted")
+                for name in retries
+            )
+            return all(read.offset < done.get(read.at, 0) for each in reads for read in each)
+
+        self.caught_up(timeout_s)
+        self.until(rests, "it has come to rest", timeout_s)
+
     def handled(self, count: int, timeout_s: float = 60.0) -> None:
         """Waits until the handlers' ledger has so many lines: beginnings, ends and failures."""
         eventually(
