@@ -196,7 +196,8 @@ class Dispatch:
         finished = self.endings.judge(ended)
         self._wake(now)
         self._put_back_unstarted(now)
-        finished += self._claim(now)
+        if claimed := self._claim(now):
+            finished = [*finished, *claimed]
         self._merge_or_split()  # also if nothing is ready: it may be what waits in merged lanes
         if self._for_the_pool:
             self._pool.feed(self._take)

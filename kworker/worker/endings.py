@@ -27,7 +27,14 @@ from kworker.core.outcome import (
     Unpublishable,
     outputs_of,
 )
-from kworker.core.record import Groups, Partition, Record, all_ended_well, by_partition
+from kworker.core.record import (
+    Partition,
+    Record,
+    WithoutResults,
+    all_ended_well,
+    all_without_results,
+    by_partition,
+)
 from kworker.worker.admission import Admission
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.unclaimed import Unclaimed
@@ -92,15 +99,18 @@ class Endings:
         if not all(partition.open for partition, _ in groups):
             done = [record for record in ended if record.partition.open]
             done += self.ended_late([record for record in ended if not record.partition.open])
+            groups = by_partition(done)
         others: list[Record] = []
-        if not all_ended_well(done):
+        if all_without_results(done):
+            done = WithoutResults(done, groups)
+        elif not all_ended_well(done):
             others = [record for record in done if not isinstance(record.outcome, Succeeded)]
             done = [record for record in done if isinstance(record.outcome, Succeeded)]
         self._decider.succeeded(done)
         # First, for a record that succeeded may have one of the others behind it in its lane.
-        self._finish(done, groups if done is ended else by_partition(done))
+        self.finish(done)
         if others or self._ended_early:
-            done += self.finish(self._judge_others(others))
+            done = [*done, *self.finish(self._judge_others(others))]
         return done
 
     def ended_late(self, records: list[Record]) -> list[Record]:
@@ -137,16 +147,11 @@ class Endings:
             self.ended_late(late)
 
     def finish(self, records: list[Record]) -> list[Record]:
-        """Removes ended records from the queues of their keys, so that the next ones may run.
-
-        Returns the ended records.
-        """
-        self._finish(records, by_partition(records))
-        return records
-
-    def _finish(self, records: list[Record], groups: Groups) -> None:
+        """Frees the lanes of ended records, so that the next ones may run; returns the records."""
+        groups = by_partition(records)
         self._lanes.finish(records, groups)
         self._flow.leave_grouped(groups)
+        return records
 
     def _judge_others(self, others: list[Record]) -> list[Record]:
         """Decides what follows for `others`, which are the records that ended without results.

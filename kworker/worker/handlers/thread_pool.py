@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
 from kworker.core.lanes import Row
-from kworker.core.outcome import Failed, PlainResult, Results
+from kworker.core.outcome import NO_RESULTS, Failed, PlainResult, Results
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
 from kworker.log.running import ThreadCall, this_thread
@@ -26,6 +26,7 @@ SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
 # compare a time with that of the next note tells cheaply that no record was slow.
 _NOTE_EVERY_NS = 100_000
 _SLACK = 0.4  # of the time of a record
+_ENDED_WELL = (Results, PlainResult)  # as `Succeeded`, which takes longer to look at
 _SAMPLED = 8  # of so many runs of one record one is measured: thread_time() is a system call
 
 
@@ -259,8 +260,7 @@ class ThreadPool:
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                 outcome = Failed(error)
             record.outcome = outcome
-            kind = type(outcome)
-            if kind is not Results and kind is not PlainResult:
+            if outcome is not NO_RESULTS and type(outcome) not in _ENDED_WELL:
                 self._leave_lane(record, run)  # while the record is still this thread's
             add(record)
             done += 1

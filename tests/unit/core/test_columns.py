@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.record import by_partition, edges
+from kworker.core.outcome import NO_RESULTS
+from kworker.core.record import WithoutResults, all_without_results, by_partition, edges
 from tests.support.records import a_partition, a_record
 
 PARTITIONS = [a_partition(number=number) for number in range(3)]
@@ -17,6 +18,16 @@ def test_each_partition_is_there_once_with_its_records_in_order(numbers: list[in
         for partition in dict.fromkeys(record.partition for record in records)
     }
     assert list(by_partition(records)) == list(expected.items())
+
+
+def test_records_without_results_are_not_looked_at_again() -> None:
+    records = [a_record(PARTITIONS[number]) for number in (0, 1, 0)]
+    for record in records:
+        record.outcome = NO_RESULTS
+    known = WithoutResults(records, by_partition(records))
+    assert (known, known.groups) == (records, by_partition(known))
+    records[1].outcome = None
+    assert (all_without_results(known), all_without_results(records)) == (True, False)
 
 
 @given(st.lists(st.integers(0, 2)))
