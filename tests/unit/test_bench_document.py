@@ -30,8 +30,9 @@ FIRST = contenders.TARGETS[0][:2]
 
 @pytest.fixture(autouse=True)
 def _read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reasons, at the commit of the report."""
+    """The reasons, at the commit of the report, and of the target that it misses."""
     monkeypatch.setattr(reasons, "READ_AT", COMMIT)
+    monkeypatch.setitem(reasons.REASONS, FIRST, "It costs a µs.")
 
 
 def page(report: dict[str, Any]) -> str:
