@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kworker.core.pauses import NOTHING_PAUSED
-from kworker.core.record import Groups, Partition, Record, by_partition
+from kworker.core.record import Partition, Record
+from kworker.core.record_groups import Groups, by_partition
 
 
 @dataclass(frozen=True, slots=True)

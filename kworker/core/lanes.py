@@ -10,15 +10,8 @@ from itertools import count
 from typing import Literal, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from kworker.core.record import (
-    Groups,
-    Partition,
-    PartitionLanes,
-    Record,
-    by_partition,
-    follow,
-    followers,
-)
+from kworker.core.record import Partition, PartitionLanes, Record, follow, followers
+from kworker.core.record_groups import Groups, by_partition
 
 Ordering = Literal["key", "partition", "none"]
 _WHOLE_PARTITION = True

@@ -3,11 +3,10 @@
 This file has over 300 lines, since the classes for partition, lanes and record use each other.
 """
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby, zip_longest
-from operator import attrgetter
+from itertools import accumulate, zip_longest
 from typing import Any
 
 from kworker.core.headers import OFFSET_BITS, Envelope, Source, with_trace
@@ -15,20 +14,17 @@ from kworker.core.ledger import Ledger
 from kworker.core.message import Fields, RawMessage, with_headers
 from kworker.core.offset_map import Committed, OffsetRange, encode
 from kworker.core.outcome import (
-    NO_RESULTS,
     RECORD_OVERHEAD,
     OnDeadCall,
     Outcome,
     Output,
     PlainResult,
-    Results,
     outputs_of,
 )
 
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
-_ADJACENT = 3  # records, by which it is guessed that the records of a partition are adjacent
 
 
 class PartitionLanes:
@@ -331,23 +327,6 @@ class Record:
         self.failed_deliveries = (*self.failed_deliveries, (error, message))
 
 
-Groups = Collection[tuple[Partition, Sequence[Record]]]
-"""Records by partition, in their order; each partition once."""
-_partition = attrgetter("partition")
-
-
-class WithoutResults(list[Record]):
-    """Records that all ended well with `NO_RESULTS`, and the same records by partition.
-
-    Nothing is written for them, so they are settled as they are: to look at each again, and to
-    group them again, costs a third as much as all else that follows the run of a cheap handler.
-    """
-
-    def __init__(self, records: Sequence[Record], groups: Groups) -> None:
-        super().__init__(records)
-        self.groups = groups
-
-
 def records_of(
     partition: Partition,
     offsets: Iterable[int],
@@ -416,45 +395,3 @@ def pack(records: Sequence[Record]) -> None:
         record.raw = PACKED
         record.values = values
         record.nth = nth
-
-
-def all_without_results(records: Sequence[Record]) -> bool:
-    """Returns True if there are records and all ended well with `NO_RESULTS`: the fastest check."""
-    if type(records) is WithoutResults:
-        return True
-    if not records or records[0].outcome is not NO_RESULTS:
-        return False
-    outcomes = [record.outcome for record in records]
-    return outcomes.count(NO_RESULTS) == len(outcomes)
-
-
-def all_ended_well(records: Sequence[Record]) -> bool:
-    """Returns True if all outcomes are `Succeeded`: one fast check of many records."""
-    if all_without_results(records):
-        return True
-    kinds: list[type] = [type(record.outcome) for record in records]
-    well = kinds.count(Results)
-    return well == len(kinds) or well + kinds.count(PlainResult) == len(kinds)
-
-
-def by_partition(records: Sequence[Record]) -> Groups:
-    """Groups records by partition, since work on a whole group costs half as much."""
-    if type(records) is WithoutResults:
-        return records.groups
-    found: defaultdict[Partition, list[Record]] = defaultdict(list)
-    first = records[0].partition if records else None
-    if all(record.partition is first for record in records[:_ADJACENT]):
-        # Then others are most likely adjacent, too, which is twice as fast.
-        for partition, own in groupby(records, _partition):
-            found[partition] += own
-    else:
-        for record in records:
-            found[record.partition].append(record)
-    return found.items()
-
-
-def edges(column: Sequence[object]) -> list[int]:
-    """Returns the index after each run of equal entries; the last index is the length."""
-    if not column or column.count(column[0]) == len(column):
-        return [len(column)] if column else []
-    return list(accumulate([len(list(run)) for _, run in groupby(column)]))

@@ -27,9 +27,8 @@ from kworker.core.outcome import (
     Unpublishable,
     outputs_of,
 )
-from kworker.core.record import (
-    Partition,
-    Record,
+from kworker.core.record import Partition, Record
+from kworker.core.record_groups import (
     WithoutResults,
     all_ended_well,
     all_without_results,

@@ -26,7 +26,8 @@ from kworker.core.message import (
     with_headers,
 )
 from kworker.core.outcome import TOMBSTONE, Failed
-from kworker.core.record import Partition, Record, edges, records_of
+from kworker.core.record import Partition, Record, records_of
+from kworker.core.record_groups import edges
 from kworker.worker.assignment import Assigning, Assignment
 
 _LOG = structlog.get_logger()

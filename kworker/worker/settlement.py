@@ -16,7 +16,8 @@ from kworker.core.outcome import (
     RetryScheduled,
     Skipped,
 )
-from kworker.core.record import Partition, Record, all_ended_well, all_without_results
+from kworker.core.record import Partition, Record
+from kworker.core.record_groups import all_ended_well, all_without_results
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer

@@ -17,7 +17,8 @@ from kworker.clients.errors import Abortable, Broken, KafkaRequestError
 from kworker.core.durations import EndTimes
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
-from kworker.core.record import Partition, Record, by_partition
+from kworker.core.record import Partition, Record
+from kworker.core.record_groups import by_partition
 from kworker.core.restart import Backoff
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.in_doubt import FencingJudge, ForeignFence, InDoubtTransaction

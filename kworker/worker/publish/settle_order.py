@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from kworker.core.record import Partition, Record, by_partition
+from kworker.core.record import Partition, Record
+from kworker.core.record_groups import by_partition
 
 _Lane = tuple[Partition, object]
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kworker.core.lanes import Lanes, Row
-from kworker.core.record import Partition, Record, edges
+from kworker.core.record import Partition, Record
+from kworker.core.record_groups import edges
 from tests.support.records import a_partition, a_record
 
 KEYS = st.sampled_from([None, b"", b"a", b"b", b"c"])

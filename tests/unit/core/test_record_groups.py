@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kworker.core.outcome import NO_RESULTS
-from kworker.core.record import WithoutResults, all_without_results, by_partition, edges
+from kworker.core.record_groups import WithoutResults, all_without_results, by_partition, edges
 from tests.support.records import a_partition, a_record
 
 PARTITIONS = [a_partition(number=number) for number in range(3)]
