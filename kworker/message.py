@@ -125,7 +125,8 @@ class Message:
 class DeliveredMessage(Message):
     """A message as a worker makes it: its maker sets the attributes.
 
-    Without a constructor written in Python, which is for people and costs more than they do.
+    A thread may set them anew for the next record, if nothing else refers to the message. Without a
+    constructor written in Python, which is for people and costs more than they do.
     """
 
     __slots__ = ()
