@@ -533,6 +533,24 @@ def _disturbed_parallel(name: str, what: str, *beside: str, **more: Any) -> Cont
 
 
 DISTURBANCES = (
+    Contender(
+        "tasks-even",
+        "4,000 tasks of asyncio, no Kafka",
+        concurrency=MANY_TASKS,
+        part=DISTURBED,
+        loop="tasks",
+        lacks=BARE_LACKS,
+    ),
+    Contender(
+        "tasks-slow",
+        "the same, 1 % take 500 ms: the others",
+        ("tasks-even",),
+        concurrency=MANY_TASKS,
+        part=DISTURBED,
+        loop="tasks-slow",
+        lacks=BARE_LACKS,
+        in_full="4,000 tasks of asyncio, 1 % take 500 ms: the others",
+    ),
     _disturbed(
         "kworker-even",
         "kworker, 4,000 tasks, each key once",

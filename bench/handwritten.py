@@ -17,13 +17,14 @@ from concurrent.futures import wait as wait_for
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, Message, Producer
 from redis import Redis
 
-from bench.handlers import PROBE_S, PROBE_TOTAL
+from bench.handlers import PROBE_S, PROBE_TOTAL, SLOW_S
 from bench.place import Place
-from bench.topic import TOPIC
+from bench.topic import HOT_EVERY, TOPIC
 
 TUNED = {
     "fetch.queue.backoff.ms": 10,
@@ -39,6 +40,13 @@ WAIT_THREADS = 64
 WAIT_S = 0.010
 
 Handler = Callable[[Message], None]
+
+
+class Slept(NamedTuple):
+    """A number of sleeps, and the seconds from the begin of the first to the end of the last."""
+
+    number: int
+    seconds: float
 
 
 def poll(consumer: Consumer, records: int) -> float:
@@ -119,7 +127,7 @@ def set_nx(
         message = consumer.poll(1.0)
 
 
-def bare_threads(records: int, concurrency: int) -> float:
+def bare_threads(records: int, concurrency: int) -> Slept:
     """Sleeps in so many threads, without Kafka: the highest rate that waiting allows."""
     threads = [
         Thread(target=_sleep_times, args=(records // concurrency,)) for _ in range(concurrency)
@@ -129,10 +137,10 @@ def bare_threads(records: int, concurrency: int) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - started
+    return Slept(records, time.perf_counter() - started)
 
 
-def bare_tasks(records: int, concurrency: int) -> float:
+def bare_tasks(records: int, concurrency: int) -> Slept:
     """Sleeps in so many tasks of an event loop, without Kafka."""
 
     async def sleep_times() -> None:
@@ -144,7 +152,33 @@ def bare_tasks(records: int, concurrency: int) -> float:
         await asyncio.gather(*(sleep_times() for _ in range(concurrency)))
         return time.perf_counter() - started
 
-    return asyncio.run(all_of_them())
+    return Slept(records, asyncio.run(all_of_them()))
+
+
+def bare_tasks_beside_slow(records: int, concurrency: int) -> Slept:
+    """The same, but one sleep of a hundred takes SLOW_S. Returns the number and time of the others.
+
+    A task goes on with the next sleep that no other has begun, so that those of the slow ones keep
+    none of the others waiting.
+    """
+    numbers = iter(range(records))
+    last = 0.0
+
+    async def sleep_times() -> None:
+        nonlocal last
+        for number in numbers:
+            if number % HOT_EVERY:
+                await asyncio.sleep(WAIT_S)
+                last = time.perf_counter()
+            else:
+                await asyncio.sleep(SLOW_S)
+
+    async def others() -> float:
+        started = time.perf_counter()
+        await asyncio.gather(*(sleep_times() for _ in range(concurrency)))
+        return last - started
+
+    return Slept(records - len(range(0, records, HOT_EVERY)), asyncio.run(others()))
 
 
 def _sleep_times(times: int) -> None:
@@ -202,7 +236,11 @@ CONSUMERS: dict[str, tuple[dict, Loop]] = {
     "pool-sleeps": (STORING, pool),
 }
 HANDLERS: dict[str, Handler] = {"pool-sleeps": wait}  # of the others: no_op
-SLEEPERS = {"threads": bare_threads, "tasks": bare_tasks}  # without Kafka
+SLEEPERS = {  # without Kafka
+    "threads": bare_threads,
+    "tasks": bare_tasks,
+    "tasks-slow": bare_tasks_beside_slow,
+}
 
 
 def command(place: Place, name: str, run: str, records: int, *more: str) -> list[str]:
@@ -223,10 +261,10 @@ def main() -> None:
     parser.add_argument("--results", metavar="TOPIC", help="of the probe's handler")
     arguments = parser.parse_args()
     if sleeper := SLEEPERS.get(arguments.name):
-        seconds = sleeper(arguments.records, arguments.concurrency)
+        records, seconds = sleeper(arguments.records, arguments.concurrency)
     else:
-        seconds = _consume(arguments)
-    print(json.dumps([arguments.records, seconds, _peak_bytes()]))
+        records, seconds = arguments.records, _consume(arguments)
+    print(json.dumps([records, seconds, _peak_bytes()]))
 
 
 def _peak_bytes() -> int:

@@ -26,7 +26,7 @@ from bench.watched import Broken, Measured
 PROBES = {**latency.CONTENDERS, **latency.ASKED}
 ALL_BARE = {
     *("poll-default", "consume-default", "poll", "consume"),
-    *("threads", "threads-256", "tasks-1000", "tasks-4000"),
+    *("threads", "threads-256", "tasks-1000", "tasks-4000", "tasks-even", "tasks-slow"),
 }
 JAVA = SOURCES / "parallel_consumer/src/main/java/bench/ParallelConsumerRival.java"
 PLACE = Place("kafka", "redis", Path())
