@@ -155,11 +155,11 @@ def bare_tasks(records: int, concurrency: int) -> Slept:
     return Slept(records, asyncio.run(all_of_them()))
 
 
-def bare_tasks_beside_slow(records: int, concurrency: int) -> Slept:
-    """The same, but one sleep of a hundred takes SLOW_S. Returns the number and time of the others.
+def bare_tasks_beside_slow(records: int, concurrency: int, slow_s: float = SLOW_S) -> Slept:
+    """The same, but one sleep of a hundred takes `slow_s`. Returns the figures of the others.
 
-    A task goes on with the next sleep that no other has begun, so that those of the slow ones keep
-    none of the others waiting.
+    A task goes on with the next sleep that no other has begun, so that no other sleep waits for a
+    slow one.
     """
     numbers = iter(range(records))
     last = 0.0
@@ -171,7 +171,7 @@ def bare_tasks_beside_slow(records: int, concurrency: int) -> Slept:
                 await asyncio.sleep(WAIT_S)
                 last = time.perf_counter()
             else:
-                await asyncio.sleep(SLOW_S)
+                await asyncio.sleep(slow_s)
 
     async def others() -> float:
         started = time.perf_counter()
@@ -236,9 +236,10 @@ CONSUMERS: dict[str, tuple[dict, Loop]] = {
     "pool-sleeps": (STORING, pool),
 }
 HANDLERS: dict[str, Handler] = {"pool-sleeps": wait}  # of the others: no_op
-SLEEPERS = {  # without Kafka
+SLEEPERS: dict[str, Callable[[int, int], Slept]] = {  # without Kafka
     "threads": bare_threads,
     "tasks": bare_tasks,
+    "tasks-even": partial(bare_tasks_beside_slow, slow_s=WAIT_S),
     "tasks-slow": bare_tasks_beside_slow,
 }
 

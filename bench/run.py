@@ -37,7 +37,15 @@ from bench import (
     published,
     tables,
 )
-from bench.contenders import COMPUTE, CONTENDERS, DISTURBED, TARGETS, Contender
+from bench.contenders import (
+    COMPUTE,
+    CONTENDERS,
+    DISTINCT_PART,
+    HOT_PART,
+    REFERENCES,
+    TARGETS,
+    Contender,
+)
 from bench.disturbance import least_disturbed
 from bench.environments import Unavailable
 from bench.paced import PACED
@@ -183,8 +191,8 @@ class Benchmark:
                     self._progress.save()
 
     def _rounds(self, contender: Contender) -> int:
-        targeted = contender.name in WITH_TARGET
-        return self._size.rounds if targeted else self._size.untargeted_rounds
+        often = contender.name in WITH_TARGET or contender.name in REFERENCES
+        return self._size.rounds if often else self._size.untargeted_rounds
 
     def _leave_out(self, name: str, why: Exception) -> None:
         self._progress.absent[name] = str(why)
@@ -321,9 +329,12 @@ def main() -> int:
         print(f"filling topics with {size.records:,} records", flush=True)
         fill(place.kafka, TOPIC, size.records)
         fill(place.kafka, PACED, 0)
-        for topic, key in ((DISTINCT, distinct_key), (HOT, hot_key)):
+        for topic, key, part in (
+            (DISTINCT, distinct_key, DISTINCT_PART),
+            (HOT, hot_key, HOT_PART),
+        ):
             if any(contender.topic == topic for contender in chosen):
-                fill(place.kafka, topic, round(size.records * DISTURBED), key=key)
+                fill(place.kafka, topic, round(size.records * part), key=key)
         benchmark = Benchmark(place, size, chosen, progress)
         benchmark.run()
         if chosen:

@@ -24,7 +24,7 @@ from bench import (
     stage_profile,
 )
 from bench.backpressure import Act, Sample
-from bench.contenders import CONTENDERS, TARGETS
+from bench.contenders import CONTENDERS, REFERENCES, TARGETS
 from bench.place import Place
 from bench.progress import Progress
 from bench.run import QUICK, Benchmark
@@ -123,19 +123,21 @@ def test_contenders_without_a_target_run_in_fewer_rounds(
     """They show where others stand; what is promised needs the rounds."""
     measured = Measured(100, 1.0, 1 << 20)
     monkeypatch.setattr(Benchmark, "_measured", lambda *_: measured)
-    chosen = tuple(each for each in CONTENDERS if each.name in ("poll", "consume", "kworker"))
+    names = ("poll", "consume", "kworker", "tasks-slow")
+    chosen = tuple(each for each in CONTENDERS if each.name in names)
     size = replace(QUICK, rounds=3, untargeted_rounds=2)
     ran = Benchmark(Place("", "", tmp_path), size, chosen, Progress(None, {}))
     ran.run()
     counts = {name: len(rates) for name, rates in ran.rates.items()}
-    assert counts == {"poll": 3, "consume": 2, "kworker": 3}
+    # The last shows what a target could be at most.
+    assert counts == {"poll": 3, "consume": 2, "kworker": 3, "tasks-slow": 3}
     assert ran.ratio("kworker", "consume") == 1
 
 
 def test_targets_name_contenders() -> None:
     """Any other name would be a target that nobody sees."""
     names = {contender.name for contender in CONTENDERS}
-    assert {name for target in TARGETS for name in target[:2]} <= names
+    assert {name for target in TARGETS for name in target[:2]} | {*REFERENCES} <= names
 
 
 def test_each_contender_has_a_name_that_stands_alone() -> None:

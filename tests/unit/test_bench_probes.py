@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -267,3 +267,11 @@ def test_versions_are_those_of_kworkers_own_environment() -> None:
 def test_a_version_that_a_command_does_not_tell_is_unknown() -> None:
     assert environments._said(["echo", "v=7"], r"v=(\S+)") == "7"
     assert environments._said(["echo"], r"v=(\S+)") == "of an unknown version"
+
+
+def test_the_time_of_bare_tasks_is_that_of_the_fast_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a hundred takes longer, and is not looked at."""
+    ticks = count()
+    monkeypatch.setattr(handwritten.time, "perf_counter", lambda: float(next(ticks)))
+    slept = handwritten.bare_tasks_beside_slow(200, 50, slow_s=0.02)
+    assert slept == (198, 198.0)  # the time of the last of the others, since that of the begin
