@@ -40,18 +40,21 @@ _ONCE = (
     " handler thread runs for 2.4 of these: in the rest, neither runs, as the present transaction"
     " has to end before the next one takes results, and the thread that polls waits for 2 of each"
     " 4 ms while its last results are sent. From round to round, it was 0.63 to 0.88 × without"
-    " decoding, and 0.78 to 0.91 × with it. It would take a wait in another thread, and a second"
-    " transactional producer, which takes results meanwhile."
+    " decoding, and 0.78 to 0.91 × with it. With that wait in another thread, it was 0.9 × as fast,"
+    " and 1.0 × without delivery reports for what is sent (nine rounds in turns, on another host)."
+    " It would take a second transactional producer, which takes results meanwhile."
 )
 _TASKS = (
     "Such a record costs 9.9 µs of Python, by 1,000 tasks: 6.4 on the event loop, the handler's"
-    " own `sleep` included, and 3.5 in the thread that polls. By their rates, a bare task takes 11"
-    " µs where 1,000 sleep, and 5.5 where 4,000 do, and one of 4,000 of kworker's 14. There, a"
-    " sampling profiler found the interpreter's lock taken for 89 % of the time. In a quarter of"
-    " some counts, more than 750 tasks had no record whose key was free: of 8,000 records in"
-    " flight, about half wait for an earlier one of their key. Where each key comes once, 4,000"
-    " tasks do 100,000 records a second instead of 74,000. kworker has uvloop's loop. It would"
-    " take fewer tasks at a time than are allowed."
+    " own `sleep` included, and 3.5 in the thread that polls. By their rates, a bare task takes"
+    " 11 µs where 1,000 sleep, and 5.5 where 4,000 do, and one of 4,000 of kworker's 14. The bare"
+    " ones are that fast since they wake in the order in which they went to sleep: with sleeps of"
+    " 9 to 11 ms, 4,000 of them ended 0.75 × as many (four rounds in turns, on another host)."
+    " With kworker, a sampling profiler found the interpreter's lock taken for 89 % of the time."
+    " In a quarter of some counts, more than 750 tasks had no record whose key was free: of 8,000"
+    " records in flight, about half wait for an earlier one of their key. Where each key comes"
+    " once, 4,000 tasks do 100,000 records a second instead of 74,000. kworker has uvloop's loop."
+    " It would take fewer tasks at a time than are allowed."
 )
 
 REASONS: dict[Target, str] = {
@@ -62,16 +65,20 @@ REASONS: dict[Target, str] = {
     ("kworker-decoded-exactly-once", "kworker-decoded"): _ONCE,
     ("kworker-tasks-4000", "tasks-4000"): _TASKS,
     ("kworker-slow", "kworker-even"): (
-        "`make profile` does not run these handlers. The event loop is busy all the time in both"
-        " rows, and the slow records are 1 % of its work; 450 of the 4,000 tasks wait for them. Why"
-        " the others cost 1.07 times as much beside them was not found. From round to round, it was"
-        " 0.98 to 1.18 times."
+        "`make profile` does not run these handlers. An event loop is fastest if its tasks wake in"
+        " the order in which they went to sleep, and slow ones disturb that order. In five rounds"
+        " of 500,000 records, on another host, kworker ended 0.83 × as many others a second beside"
+        " slow ones, and bare tasks of asyncio, which only sleep, 0.85 ×. A round of this row had"
+        " 120,000 records, which take little more than a second, and showed less of that: the"
+        " others took 0.98 to 1.18 times as long. It would take an event loop that does not mind"
+        " the order."
     ),
     "into a table, beside a Python UDF: JSON decoded": (
-        "Spark alone bounds it here: its job, with no worker beside it, writes fewer results a"
-        " second in warm batches (the table below that one) than the target asks for. The UDF"
-        " saves a second trip through Kafka: kworker writes each result to a topic, which Spark"
-        " reads, while broker, worker and Spark share two CPUs. It would take more of these, or"
-        " results that do not go through Kafka, whose transactions make them exactly once."
+        "On another host of two CPUs, where the UDF took 26 s for a million rows, and kworker 29,"
+        " these took 51 s of CPU time with kworker: 25 in Spark's JVM, 11 in the worker, 11 in the"
+        " broker, and 4 in the program that writes the records. The target leaves 35 s of both"
+        " CPUs, which is 9 for Spark. The UDF saves a second trip through Kafka: kworker writes"
+        " each result to a topic, which Spark reads. It would take more CPUs, or results that do"
+        " not go through Kafka, whose transactions make them exactly once."
     ),
 }
