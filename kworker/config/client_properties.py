@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Literal
 
 from kworker import host
@@ -84,9 +85,18 @@ def speaks_new_protocol(config: Settings) -> bool:
 
 
 def consumer_defaults(config: Settings) -> Properties:
-    """Returns kworker's default properties for a consumer. `kworker.toml` may override them."""
+    """Returns kworker's default properties for a consumer. `kworker.toml` may override them.
+
+    A fetch may have at least as many bytes as the user's `message.max.bytes`, since librdkafka
+    refuses a lower limit.
+    """
     new = speaks_new_protocol(config)
-    return {k: v for k, v in CONSUMER_DEFAULTS.items() if not (new and k in _CLASSIC_ONLY)}
+    left_out = _CLASSIC_ONLY if new else ()
+    defaults: Properties = {k: v for k, v in CONSUMER_DEFAULTS.items() if k not in left_out}
+    record = {**config.kafka.common, **config.kafka.consumer}.get("message.max.bytes", 0)
+    with suppress(ValueError):  # the client reports a property that is not a number
+        defaults["fetch.max.bytes"] = max(int(defaults["fetch.max.bytes"]), int(record))
+    return defaults
 
 
 def consumer_properties(config: Config, *, slot: int) -> Properties:

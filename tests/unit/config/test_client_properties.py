@@ -16,6 +16,7 @@ from kworker.clients.transactions import KafkaTransactor
 from kworker.config.client_properties import (
     admin_properties,
     consumer_properties,
+    delay_consumer_properties,
     delay_producer_properties,
     leader_properties,
     producer_properties,
@@ -108,6 +109,32 @@ def test_librdkafka_takes_the_defaults() -> None:
     """For both kinds of client, without a broker."""
     assert list(refusals("consumer", consumer_properties(config(topic="^.*"), slot=0))) == []
     assert list(refusals("producer", producer_properties(config(), slot=0))) == []
+
+
+@pytest.mark.parametrize("section", ["common", "consumer"])
+@pytest.mark.parametrize("largest", [1_000, 4_194_304, 4_194_305, "10485760", 1_000_000_000])
+def test_a_file_may_allow_large_records(section: str, largest: int | str) -> None:
+    """librdkafka refuses a fetch.max.bytes below message.max.bytes, and 4 MiB are the default."""
+    allowing: dict[str, Any] = {section: {"bootstrap.servers": "h:9", "message.max.bytes": largest}}
+    given = config(**allowing)
+    for properties in (consumer_properties(given, slot=0), delay_consumer_properties(given)):
+        assert list(refusals("consumer", properties)) == []
+        assert properties["fetch.max.bytes"] == max(4_194_304, int(largest))
+
+
+def test_a_limit_of_fetches_in_the_file_wins() -> None:
+    """Also if that is too low: then librdkafka says so."""
+    sizes = {"message.max.bytes": 10_000_000, "fetch.max.bytes": 5_000_000}
+    given = config(consumer=sizes)
+    assert consumer_properties(given, slot=0)["fetch.max.bytes"] == 5_000_000
+    [refusal] = refusals("consumer", consumer_properties(given, slot=0))
+    assert "`fetch.max.bytes` must be >= `message.max.bytes`" in str(refusal)
+
+
+def test_a_largest_record_that_is_no_number_is_left_to_librdkafka() -> None:
+    """Whose reason names it."""
+    properties = consumer_properties(config(consumer={"message.max.bytes": "large"}), slot=0)
+    assert [each.name for each in refusals("consumer", properties)] == ["message.max.bytes"]
 
 
 @pytest.mark.parametrize("limit", [0, 999, 1_000_000_001, 2_147_483_647])
