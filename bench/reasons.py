@@ -40,9 +40,10 @@ _ONCE = (
     " handler thread runs for 2.4 of these: in the rest, neither runs, as the present transaction"
     " has to end before the next one takes results, and the thread that polls waits for 2 of each"
     " 4 ms while its last results are sent. From round to round, it was 0.63 to 0.88 × without"
-    " decoding, and 0.78 to 0.91 × with it. With that wait in another thread, it was 0.9 × as fast,"
-    " and 1.0 × without delivery reports for what is sent (nine rounds in turns, on another host)."
-    " It would take a second transactional producer, which takes results meanwhile."
+    " decoding, and 0.78 to 0.91 × with it. With that wait in another thread, it was 0.9 × as fast"
+    " in an earlier trial. Without delivery reports for what is sent, too, it was 1.0 × (the median"
+    " of nine rounds in turns, on another host). It would take a second transactional producer,"
+    " which takes results meanwhile."
 )
 _TASKS = (
     "Such a record costs 9.9 µs of Python, by 1,000 tasks: 6.4 on the event loop, the handler's"
