@@ -10,6 +10,7 @@ from itertools import count
 from typing import Literal, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
+from kworker.core.merged_lanes import Row, finish, may_be_taken, merge, take_first
 from kworker.core.record import Partition, PartitionLanes, Record, follow, followers
 from kworker.core.record_groups import Groups, by_partition
 
@@ -27,14 +28,6 @@ class Dropped(NamedTuple):
 
     records: list[Record]
     unheld: list[Record]  # waited behind a held record that was dropped
-
-
-class Row(deque[Record]):
-    """Records that one thread runs one after the other, since any may be of the same lane.
-
-    The records of a partition are adjacent. If one ends without results, those of its partition
-    that come after it have to be put back.
-    """
 
 
 class Lanes:
@@ -115,25 +108,9 @@ class Lanes:
     def _merge(self) -> None:
         self._merged = True
         for lanes in self._all.values():
-            taken, waiting = deque[Record](), deque[Record]()
-            waits = set(lanes.ready)
-            for holder in lanes.busy.values():
-                if holder in waits:
-                    continue
-                taken.append(holder)
-                for record in followers(holder):
-                    (taken if record in self._ahead else waiting).append(record)
-            for first in lanes.ready:
-                waiting += (first, *followers(first))
-            for holder in lanes.busy.values():
-                behind = followers(holder)
-                follow(holder, ())
-                for record in behind:
-                    record.follower = None
-            lanes.busy.clear()
-            lanes.out, lanes.ready = taken, waiting
+            merge(lanes, self._ahead)
         self._ahead.clear()
-        self._turn = deque(each for each in self._all.values() if each.ready and not each.out)
+        self._turn = deque(each for each in self._all.values() if may_be_taken(each))
 
     def _split(self) -> None:
         """Splits merged lanes; does nothing if they are split."""
@@ -174,7 +151,7 @@ class Lanes:
         if self._merged:
             waited = bool(lanes.ready)
             lanes.ready.extend(records)
-            if lanes.ready and not (waited or lanes.out):
+            if not waited and may_be_taken(lanes):
                 self._turn.append(lanes)
             return
         if not lanes.ready:
@@ -220,14 +197,9 @@ class Lanes:
         run, turn = Row(), self._turn
         while turn and most > 0:
             share = max(1, most // len(turn))
-            lanes = turn.popleft()
-            ready = lanes.ready
-            if share >= len(ready):
-                lanes.out, lanes.ready = ready, deque()
-            else:
-                lanes.out = deque([ready.popleft() for _ in range(share)])
-            run += lanes.out
-            most -= len(lanes.out)
+            taken = take_first(turn.popleft(), share)
+            run += taken
+            most -= len(taken)
         return run
 
     def take_behind(self, taken: deque[Record], most: int) -> deque[Record]:
@@ -275,7 +247,7 @@ class Lanes:
         """
         if self._merged:
             for partition, own in by_partition(records) if groups is None else groups:
-                self._finish_merged(partition.lanes, own)
+                self._turn += finish(partition.lanes, own)
             return
         for record in records:
             lane = record.lane
@@ -306,22 +278,6 @@ class Lanes:
                 ready.appendleft(following)
             else:
                 ready.append(following)
-
-    def _finish_merged(self, lanes: PartitionLanes, records: Sequence[Record]) -> None:
-        out = lanes.out
-        if len(records) <= len(out):
-            first = [out.popleft() for _ in records]
-            if first == records:  # the usual case, and twice as fast
-                if lanes.ready and not out:
-                    self._turn.append(lanes)
-                return
-            out.extendleft(reversed(first))
-        for record in records:
-            lanes = record.source_lanes  # of a requeued record, not those of its partition
-            if record in lanes.out:  # else it was in no lane
-                lanes.out.remove(record)
-                if lanes.ready and not lanes.out:
-                    self._turn.append(lanes)
 
     def behind(self, record: Record) -> Sequence[Record]:
         """Returns, in order, the records that wait in a record's lane: all but the lane's first."""

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import NoReturn, get_args
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.lanes import Row
+from kworker.core.merged_lanes import Row
 from kworker.core.outcome import NO_RESULTS, Failed, Succeeded
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kworker.core.lanes import Lanes, Row
+from kworker.core.lanes import Lanes
+from kworker.core.merged_lanes import Row
 from kworker.core.record import Partition, Record
 from kworker.core.record_groups import edges
 from tests.support.records import a_partition, a_record
