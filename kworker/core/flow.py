@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kworker.core.chunk import ChunkPart
 from kworker.core.pauses import NOTHING_PAUSED
 from kworker.core.record import Partition, Record
 from kworker.core.record_groups import Groups, by_partition
@@ -89,14 +90,17 @@ class Flow:
 
     def enter(self, partition: Partition, sizes: Sequence[int]) -> None:
         """Counts records taken from one partition as in flight, by their sizes in bytes."""
-        total = sum(sizes)
-        self.records += len(sizes)
+        self.enter_together(partition, len(sizes), sum(sizes), max(sizes))
+
+    def enter_together(self, partition: Partition, number: int, total: int, most: int) -> None:
+        """Counts `number` records of `total` bytes, none of them of more than `most`."""
+        self.records += number
         self.bytes += total
-        self._taken += len(sizes)
-        partition.in_flight += len(sizes)
+        self._taken += number
+        partition.in_flight += number
         partition.in_flight_bytes += total
         # Forgets slowly, so that one large record makes the next takes careful.
-        self._largest = max(max(sizes), self._largest - (self._largest >> 4))
+        self._largest = max(most, self._largest - (self._largest >> 4))
 
     def leave(self, records: Sequence[Record]) -> None:
         """Counts records as no longer in flight.
@@ -108,11 +112,18 @@ class Flow:
     def leave_grouped(self, groups: Groups) -> None:
         """Does what `leave` does, with records that are grouped by partition already."""
         for partition, own in groups:
-            total = sum([record.memory_bytes for record in own])
-            partition.in_flight -= len(own)
-            partition.in_flight_bytes -= total
-            self.records -= len(own)
-            self.bytes -= total
+            self._leave(partition, len(own), sum([record.memory_bytes for record in own]))
+
+    def leave_parts(self, parts: Sequence[ChunkPart]) -> None:
+        """Does what `leave` does, with the records of parts of chunks."""
+        for partition, columns, total in parts:
+            self._leave(partition, len(columns.offsets), total)
+
+    def _leave(self, partition: Partition, number: int, total: int) -> None:
+        partition.in_flight -= number
+        partition.in_flight_bytes -= total
+        self.records -= number
+        self.bytes -= total
 
     def drop(self, records: Sequence[Record]) -> None:
         """Removes dropped records from the counts, whether held or in flight."""

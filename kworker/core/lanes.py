@@ -10,7 +10,8 @@ from itertools import count
 from typing import Literal, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from kworker.core.merged_lanes import Row, finish, may_be_taken, merge, take_first
+from kworker.core import merged_lanes
+from kworker.core.chunk import Chunk, ChunkRow, Row
 from kworker.core.record import Partition, PartitionLanes, Record, follow, followers
 from kworker.core.record_groups import Groups, by_partition
 
@@ -56,6 +57,7 @@ class Lanes:
         self._all: WeakValueDictionary[tuple[str, int], PartitionLanes] = WeakValueDictionary()
         # Where records of a partition run that are not its own: those of a requeue partition.
         self._guests: dict[Partition, WeakSet[PartitionLanes]] = {}
+        self.chunked = False  # whether merged lanes get new records in chunks
         self._merged = False
         self._merge_at: float | None = 0.0  # None: lanes were split just now
 
@@ -108,9 +110,9 @@ class Lanes:
     def _merge(self) -> None:
         self._merged = True
         for lanes in self._all.values():
-            merge(lanes, self._ahead)
+            merged_lanes.merge(lanes, self._ahead)
         self._ahead.clear()
-        self._turn = deque(each for each in self._all.values() if may_be_taken(each))
+        self._turn = deque(each for each in self._all.values() if merged_lanes.may_be_taken(each))
 
     def _split(self) -> None:
         """Splits merged lanes; does nothing if they are split."""
@@ -118,8 +120,7 @@ class Lanes:
             return
         self._merged, self._merge_at = False, None
         for lanes in self._all.values():
-            taken, waiting = lanes.out, lanes.ready
-            lanes.out, lanes.ready = deque(), deque()
+            taken, waiting = merged_lanes.split(lanes)
             self._add(lanes, taken)
             firsts = set(lanes.ready)
             self._ahead.update(record for record in taken if record not in firsts)
@@ -137,6 +138,30 @@ class Lanes:
         """Adds records of one partition, in the order in which they were delivered."""
         self._add(partition.lanes, records)
 
+    @property
+    def takes_chunks(self) -> bool:
+        """True if new records are to be added by `add_chunk`. That needs merged lanes."""
+        return self._merged and self.chunked
+
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Adds records of one partition, in the order in which they were delivered."""
+        lanes = chunk.partition.lanes
+        waited = bool(lanes.ready or lanes.chunks)
+        lanes.chunks.append(chunk)
+        if not waited and merged_lanes.may_be_taken(lanes):
+            self._turn.append(lanes)
+
+    def chunk_over(self, chunk: Chunk) -> None:
+        """Notes that all records of a taken chunk have ended, or that it was broken up.
+
+        The records that are left of it are taken ones from then on.
+        """
+        lanes = chunk.partition.lanes
+        if lanes.chunks_out:  # else lanes were split
+            merged_lanes.settle_chunks(lanes)
+            if merged_lanes.may_be_taken(lanes):
+                self._turn.append(lanes)
+
     def add_again(self, record: Record) -> None:
         """Adds a record of the requeue topic to the lanes of its source partition."""
         source = record.source
@@ -149,9 +174,9 @@ class Lanes:
 
     def _add(self, lanes: PartitionLanes, records: Iterable[Record]) -> None:
         if self._merged:
-            waited = bool(lanes.ready)
-            lanes.ready.extend(records)
-            if not waited and may_be_taken(lanes):
+            waited = bool(lanes.ready or lanes.chunks)
+            merged_lanes.add(lanes, records)
+            if not waited and merged_lanes.may_be_taken(lanes):
                 self._turn.append(lanes)
             return
         if not lanes.ready:
@@ -170,7 +195,7 @@ class Lanes:
     def take(self, most: int) -> deque[Record]:
         """Removes and returns up to `most` ready records, no two of the same lane.
 
-        From merged lanes, returns a `Row`.
+        From merged lanes, returns a `Row`, of the partitions whose first records are single ones.
         """
         if self._merged:
             return self._take_merged(most)
@@ -194,13 +219,38 @@ class Lanes:
         return run
 
     def _take_merged(self, most: int) -> Row:
-        run, turn = Row(), self._turn
+        run, turn, passed = Row(), self._turn, list[PartitionLanes]()
         while turn and most > 0:
             share = max(1, most // len(turn))
-            taken = take_first(turn.popleft(), share)
-            run += taken
-            most -= len(taken)
+            lanes = turn.popleft()
+            if not lanes.ready:
+                passed.append(lanes)
+                continue
+            run += merged_lanes.take_first(lanes, share)
+            most -= len(lanes.out)
+        turn.extendleft(reversed(passed))
         return run
+
+    def take_chunks(self, most: int) -> ChunkRow | None:
+        """Takes chunks of merged lanes, with `most` records or somewhat more.
+
+        Returns None if it is the turn of a partition whose first records are single ones.
+        """
+        turn = self._turn
+        if not (self._merged and turn) or turn[0].ready:
+            return None
+        chunks, passed = list[Chunk](), list[PartitionLanes]()
+        while turn and most > 0:
+            share = max(1, most // len(turn))
+            lanes = turn.popleft()
+            if lanes.ready:
+                passed.append(lanes)
+                continue
+            taken = merged_lanes.take_chunks(lanes, share)
+            chunks += taken
+            most -= sum(map(len, taken))
+        turn.extendleft(reversed(passed))
+        return ChunkRow(chunks)
 
     def take_behind(self, taken: deque[Record], most: int) -> deque[Record]:
         """Takes up to `most` records that wait behind the `taken` ones; returns both.
@@ -247,7 +297,7 @@ class Lanes:
         """
         if self._merged:
             for partition, own in by_partition(records) if groups is None else groups:
-                self._turn += finish(partition.lanes, own)
+                self._turn += merged_lanes.finish(partition.lanes, own)
             return
         for record in records:
             lane = record.lane

@@ -4,17 +4,10 @@ While lanes are merged, `PartitionLanes.busy` is empty. `Lanes` says when they a
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from kworker.core.chunk import Chunk
 from kworker.core.record import PartitionLanes, Record, follow, followers
-
-
-class Row(deque[Record]):
-    """Records that one thread runs one after the other, since any may be of the same lane.
-
-    The records of a partition are adjacent. If one ends without results, those of its partition
-    that come after it have to be put back.
-    """
 
 
 def merge(lanes: PartitionLanes, ahead: Collection[Record]) -> None:
@@ -41,19 +34,58 @@ def merge(lanes: PartitionLanes, ahead: Collection[Record]) -> None:
     lanes.out, lanes.ready = taken, waiting
 
 
+def split(lanes: PartitionLanes) -> tuple[deque[Record], deque[Record]]:
+    """Empties merged lanes; returns the records that are out, and those that wait, in order."""
+    settle_chunks(lanes, break_up=True)
+    unchunk(lanes)
+    taken, waiting = lanes.out, lanes.ready
+    lanes.out, lanes.ready = deque(), deque()
+    return taken, waiting
+
+
 def may_be_taken(lanes: PartitionLanes) -> bool:
     """Returns True if records of a partition wait, and none that were taken has yet to end."""
-    return bool(lanes.ready) and not lanes.out
+    return bool(lanes.ready or lanes.chunks) and not (lanes.out or lanes.chunks_out)
+
+
+def add(lanes: PartitionLanes, records: Iterable[Record]) -> None:
+    """Adds records behind all that wait."""
+    unchunk(lanes)
+    lanes.ready.extend(records)
+
+
+def unchunk(lanes: PartitionLanes) -> None:
+    """Breaks up the chunks that wait."""
+    while lanes.chunks:
+        lanes.ready.extend(lanes.chunks.popleft().break_up())
 
 
 def take_first(lanes: PartitionLanes, most: int) -> deque[Record]:
-    """Takes up to `most` records of a partition of which none is out."""
+    """Takes up to `most` of the single records of a partition of which none is out."""
     ready = lanes.ready
     if most >= len(ready):
         lanes.out, lanes.ready = ready, deque()
     else:
         lanes.out = deque([ready.popleft() for _ in range(most)])
     return lanes.out
+
+
+def take_chunks(lanes: PartitionLanes, least: int) -> list[Chunk]:
+    """Takes chunks with at least `least` records, if so many wait, of a partition with none out."""
+    waiting, taken = lanes.chunks, lanes.chunks_out
+    while waiting and least > 0:
+        taken.append(chunk := waiting.popleft())
+        least -= len(chunk)
+    return list(taken)
+
+
+def settle_chunks(lanes: PartitionLanes, *, break_up: bool = False) -> None:
+    """Replaces the chunks that are over, which were taken, by the records that are left of them.
+
+    With `break_up`, breaks up all that were taken.
+    """
+    while lanes.chunks_out and (break_up or lanes.chunks_out[0].is_over):
+        lanes.out.extend(lanes.chunks_out.popleft().break_up())
 
 
 def finish(lanes: PartitionLanes, records: Sequence[Record]) -> list[PartitionLanes]:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kworker.core.headers import OFFSET_BITS, Envelope, Source, with_trace
 from kworker.core.ledger import Ledger
@@ -22,6 +22,9 @@ from kworker.core.outcome import (
     outputs_of,
 )
 
+if TYPE_CHECKING:
+    from kworker.core.chunk import Chunk
+
 PLACE_BITS = OFFSET_BITS  # in a word that names the partition, too
 NAMELESS = (1 << 15) - 1  # an index that the scoreboard has no room to name
 _POSITION_BYTES_MAX = 128  # the header's name, an offset, a timestamp, and what frames them
@@ -35,15 +38,27 @@ class PartitionLanes:
     exist as long as any `Partition` or `Record` refers to them.
     """
 
-    __slots__ = ("__weakref__", "busy", "number", "out", "ready", "topic")
+    __slots__ = (
+        "__weakref__",
+        "busy",
+        "chunks",
+        "chunks_out",
+        "number",
+        "out",
+        "ready",
+        "topic",
+    )
 
     def __init__(self, topic: str, number: int) -> None:
         self.topic = topic
         self.number = number
         self.ready: deque[Record] = deque()  # may run now
         self.busy: dict[object, Record] = {}  # the record that holds each lane; others follow it
-        # While lanes are merged, which leaves `busy` empty: taken and not finished, in order.
+        # While lanes are merged, which leaves `busy` empty: taken and not finished, in order. Those
+        # in chunks come after the others, both of what waits and of what was taken.
         self.out: deque[Record] = deque()
+        self.chunks: deque[Chunk] = deque()
+        self.chunks_out: deque[Chunk] = deque()
 
     def replace(self, holder: "Record", by: "Record") -> None:
         """Gives the lane (the queue of one key) of the record `holder` to the record `by`.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from math import inf
 from typing import Protocol, assert_never
 
+from kworker.core.chunk import ChunkPart, ChunkRow
 from kworker.core.durations import EndTimes
 from kworker.core.failure import Failure
 from kworker.core.flow import Flow
@@ -17,6 +18,7 @@ from kworker.core.record import Partition, Record
 from kworker.instance.rejections import Rejections
 from kworker.instance.scoreboard import RecentLetter
 from kworker.worker.admission import Admission, CircuitOpen, Fail, Isolate, Run
+from kworker.worker.chunks import Chunks
 from kworker.worker.endings import Endings
 from kworker.worker.handlers.pool import Pool
 from kworker.worker.handlers.stall_timer import StallTimer
@@ -86,6 +88,10 @@ class Dispatch:
         )
         self._stages: tuple[Stage, ...] = (quarantine, claims, self._orphans, self.endings)
         self._in_pool: set[Record] = set()
+        # In the pool, too.
+        self._chunks = Chunks(lanes, flow, decider, allowed=pool.runs_chunks)
+        self._parts: list[ChunkPart] = []  # of chunks: ended without results, and not yet judged
+        self._ended_parts: list[ChunkPart] = []  # are judged, and not yet taken
         self._adopted: list[Record] = []  # have an outcome already, and end in the next turn
         self._shedding: Collection[Partition] = ()  # nothing of these begins
         self._stall_timer = StallTimer()
@@ -103,13 +109,13 @@ class Dispatch:
     @property
     def busy(self) -> bool:
         """True while the handlers' pool has records."""
-        return bool(self._in_pool)
+        return bool(self._in_pool or self._chunks)
 
     @property
     def waiting(self) -> bool:
         """True if the next turn can claim or run a record, or use the outcome of an earlier run."""
         ready = self._lanes.ready and not self._claims.suspended
-        return ready or self.endings.waiting or bool(self._adopted)
+        return ready or self.endings.waiting or bool(self._adopted or self._parts)
 
     @property
     def awaiting_others(self) -> bool:
@@ -185,15 +191,16 @@ class Dispatch:
         seconds for the first outcome.
         """
         ended = self._pool.completed.take(wait_s)
-        self._in_pool.difference_update(ended)
+        self._leave_pool(ended)
         now = self._clock()
-        self._stall_timer.update(now, ended=bool(ended), has_work=self._has_work)
+        self._stall_timer.update(now, ended=bool(ended or self._parts), has_work=self._has_work)
         self._quarantine.refresh(now)
         ended += self._quarantine.turn(now)
         if self._adopted:
             ended += self._adopted
             self._adopted = []
-        finished = self.endings.judge(ended)
+        finished = self.endings.judge([*self._judge_parts(), *ended])
+        self._chunks.ended(finished)
         self._wake(now)
         self._put_back_unstarted(now)
         if claimed := self._claim(now):
@@ -202,6 +209,29 @@ class Dispatch:
         if self._for_the_pool:
             self._pool.feed(self._take)
         return finished
+
+    def take_parts(self) -> list[ChunkPart]:
+        """Returns those parts of chunks that have ended without results. Called after `turn`."""
+        ended, self._ended_parts = self._ended_parts, []
+        return ended
+
+    def _judge_parts(self) -> list[Record]:
+        """Ends what was collected of chunks; returns what is to be judged as single records."""
+        parts, self._parts = self._parts, []
+        if not parts:
+            return []
+        if self._admission.open and self._chunks.end(parts):
+            self._ended_parts = parts
+            return []
+        return [record for part in parts for record in part.records()]
+
+    def _leave_pool(self, records: list[Record]) -> None:
+        """Notes that the pool has returned records; collects what has become of its chunks."""
+        if self._chunks:
+            collected = self._chunks.collect()
+            self._parts += collected.parts
+            self._in_pool.update(collected.records)
+        self._in_pool.difference_update(records)
 
     @property
     def _has_work(self) -> bool:
@@ -214,7 +244,7 @@ class Dispatch:
 
     def _put_back_unstarted(self, now: float) -> None:
         if back := self._pool.reclaim(now):
-            self._in_pool.difference_update(back)
+            self._leave_pool(back)
             self.endings.put_back(back)
         if self._shedding:
             self._pool.flush()
@@ -237,17 +267,20 @@ class Dispatch:
             self._claims.claim(self._admitted(self._lanes.take(room), self._may_be_claimed))
         return self.endings.finish([*answers.duplicates, *answers.with_kept_outcome])
 
-    def _take(self, most: int) -> deque[Record]:
+    def _take(self, most: int) -> deque[Record] | ChunkRow:
         """Returns up to `most` records that the pool shall run now."""
         if on_dead := self.endings.on_dead:
             run = deque([on_dead.popleft() for _ in range(min(most, len(on_dead)))])
         else:
+            self._merge_or_split()  # the pool may have learned what a record costs
+            if row := self._lanes.take_chunks(most):
+                self._chunks.add(row)
+                return row
             run = self._next(most)
         self._in_pool.update(run)
         return run
 
     def _next(self, most: int) -> deque[Record]:
-        self._merge_or_split()  # the pool may have learned what a record costs
         run = self._claims.take(most)
         while run and not self._admission.open:
             if admitted := deque(self._admitted(run, self._may_run)):
@@ -314,7 +347,7 @@ class Dispatch:
 
     def _wake(self, now: float) -> None:
         woken = self._lanes.wake(now) if self._lanes.parked else []
-        if wakes := self._decider.wake(now, len(self._in_pool)):
+        if wakes := self._decider.wake(now, len(self._in_pool) + len(self._chunks)):
             # A record whose outputs its topic refused does not run again: they are written.
             self._adopted += self._lanes.pull(r for r in wakes if r.outcome is not None)
             woken += self._lanes.recall(r for r in wakes if r.outcome is None)
@@ -399,7 +432,7 @@ class Dispatch:
         going = set(partitions)
         # The pool first: what it has not begun goes back by way of the claims.
         back = self._pool.withdraw(going)
-        self._in_pool.difference_update(back)
+        self._leave_pool(back)
         self.endings.put_back(back)
         for stage in self._stages:
             self._lanes.put_back(stage.withdraw(going))
@@ -428,8 +461,9 @@ class Dispatch:
         worker again or, with idempotency, by the partition's next owner. If the isolated process
         runs a record of the partition, this process is killed.
         """
-        running = [record for record in self._in_pool if record.partition is partition]
         dropped, unheld = self._lanes.close(partition)
+        self._leave_pool([])  # chunks are broken up now
+        running = [record for record in self._in_pool if record.partition is partition]
         self._flow.release(unheld)
         for stage in self._stages:
             dropped += stage.close(partition)

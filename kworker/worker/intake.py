@@ -13,10 +13,12 @@ import structlog
 
 from kworker.clients.errors import Fenced, KafkaRequestError
 from kworker.clients.events import ConsumerEvent, event_of
+from kworker.core.chunk import Chunk, Columns
 from kworker.core.failure import Described, Failure, FailureKind
 from kworker.core.flow import Flow
 from kworker.core.headers import Envelope, Forged
 from kworker.core.lanes import Lanes
+from kworker.core.memory_size import size_together, sizes_of
 from kworker.core.message import (
     NO_HEADERS,
     HeaderList,
@@ -34,8 +36,8 @@ _LOG = structlog.get_logger()
 
 _ASK_S = 5.0
 _NO_POSITION = "the group had a position there and has none now;"
-_OBJECT_BYTES = 400  # what a record costs beside its payload
-_HEADER_BYTES = 100  # and a header
+_CHUNK_LEAST = 16  # records: with fewer, a chunk saves little
+_CHUNK_MOST = 128  # so that partitions may share a run
 
 
 class OutOfOrder(Exception):
@@ -221,11 +223,15 @@ class Intake:
         headers, unreadable = headers_of(raws)
         if unreadable:
             raws = [with_headers(raw, ()) if i in unreadable else raw for i, raw in enumerate(raws)]
-        sizes = _sizes(raws, keys, headers)
         lanes = self._lanes.lanes_of(keys)
+        self.consumed += len(raws)
+        if self._lanes.takes_chunks and self._fit_for_chunks(partition, raws) and not unreadable:
+            columns = Columns(offsets, keys, lanes, raws, self._taken_ns)
+            self._add_chunks(partition, columns, headers)
+            return
+        sizes = sizes_of(raws, keys, headers)
         records = records_of(partition, offsets, lanes, sizes, raws, self._taken_ns)
         self._flow.enter(partition, sizes)
-        self.consumed += len(records)
         if unreadable:
             records = self._readable(records, unreadable)
         if partition.topic == self._policy.requeue:
@@ -238,6 +244,23 @@ class Intake:
         self._lanes.add(partition, records)
         if late := self._lanes.held_back(records):
             self._flow.hold(late)
+
+    def _fit_for_chunks(self, partition: Partition, raws: list[RawMessage]) -> bool:
+        """Returns True if there are many records, and all of them go to their handler as new."""
+        policy = self._policy
+        if policy.skips_tombstones or policy.max_age_s is not None:
+            return False
+        return len(raws) >= _CHUNK_LEAST and partition.topic != policy.requeue
+
+    def _add_chunks(
+        self, partition: Partition, columns: Columns, headers: list[HeaderList | None]
+    ) -> None:
+        for begin in range(0, len(headers), _CHUNK_MOST):
+            end = begin + _CHUNK_MOST
+            part = columns.part(begin, end)
+            total, most = size_together(part.raws, part.keys, headers[begin:end])
+            self._flow.enter_together(partition, len(part.raws), total, most)
+            self._lanes.add_chunk(Chunk(partition, part, total))
 
     def _readable(self, records: list[Record], raised: Mapping[int, Exception]) -> list[Record]:
         """Fails the records whose headers made the client raise; returns the other records."""
@@ -376,18 +399,3 @@ def _dead(record: Record, failure: Failure) -> Record:
     record.lane = None
     record.outcome = Failed(Described(failure))
     return record
-
-
-def _sizes(
-    raws: list[RawMessage], keys: list[bytes | None], headers: list[HeaderList | None]
-) -> list[int]:
-    """Returns the approximate size of each record in memory, in bytes."""
-    both = zip(raws, keys, strict=True)
-    sizes = [len(raw) + (len(key) if key else 0) + _OBJECT_BYTES for raw, key in both]
-    if any(headers):
-        sizes = [size + _size(own or ()) for size, own in zip(sizes, headers, strict=True)]
-    return sizes
-
-
-def _size(headers: Iterable[tuple[str, bytes | None]]) -> int:
-    return sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in headers)

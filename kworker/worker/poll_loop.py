@@ -370,7 +370,8 @@ class PollLoop:
             # Many outcomes at once: to be woken by each costs more than it does.
             time.sleep(slack_s)
             wait_s = 0.0
-        self.settlement.add(self.dispatch.turn(wait_s))
+        ended = self.dispatch.turn(wait_s)
+        self.settlement.add(ended, self.dispatch.take_parts())
 
     def _settle(self, now: float) -> None:
         self.settlement.turn(now, self._owned.values())

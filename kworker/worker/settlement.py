@@ -1,11 +1,12 @@
 """Settlement: outcomes are published, then settled in their ledgers, then committed."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from kworker.core import headers
+from kworker.core.chunk import ChunkPart
 from kworker.core.flow import Flow
 from kworker.core.outcome import (
     TOMBSTONE,
@@ -113,12 +114,15 @@ class Settlement:
 
     # -- outcomes ---------------------------------------------------------------------
 
-    def add(self, ended: list[Record]) -> None:
+    def add(self, ended: list[Record], parts: Sequence[ChunkPart] = ()) -> None:
         """Hands ended records to the outbox, or settles them if there is nothing to publish.
 
         Also hands to the outbox all records whose results were too large for their topic. They wait
-        in the outbox until the brokers have told the size limits again.
+        in the outbox until the brokers have told the size limits again. The records of `parts`
+        ended before `ended`.
         """
+        if parts:
+            self._add_parts(parts)
         if ended:
             self._sort(ended)
         if oversized := self._endings.oversized:
@@ -143,6 +147,15 @@ class Settlement:
             self._outbox.add(ended)
         else:
             self._done(ended)
+
+    def _add_parts(self, parts: Sequence[ChunkPart]) -> None:
+        if self._outbox.pending:  # see `_sort`
+            self._sort([record for part in parts for record in part.records()])
+            return
+        number = sum([len(part.columns.offsets) for part in parts])
+        self.outcomes += number
+        self.counters.done += number
+        self.guarantee.settle_parts(parts)
 
     def _skip(self, skipped: list[Record]) -> None:
         """Settles duplicates and tombstones, for which nothing is published."""

@@ -99,6 +99,7 @@ class SteppedPool:
 
     runs_in_order: ClassVar[bool] = False
     one_is_enough: ClassVar[bool] = False
+    runs_chunks: ClassVar[bool] = False
 
     def __init__(self, clock: Clock, hands: int) -> None:
         self.completed = SteppedEnded(clock)

@@ -36,6 +36,8 @@ class AsyncPool:
     runs_in_order: ClassVar[bool] = False
     one_is_enough: ClassVar[bool] = False
 
+    runs_chunks = False
+
     def __init__(self, steps: AsyncSteps, hands: Sequence[Hand], loop: HandlerLoop) -> None:
         """`loop` belongs to `Handlers`: it is started before this pool, and ended after it."""
         self._steps = steps
@@ -62,6 +64,7 @@ class AsyncPool:
         """Calls `take` for as many records as the pool has room for; returns the number taken."""
         room = self._most - self._in_hand()
         if room > 0 and (run := take(room)):
+            assert isinstance(run, deque)  # not chunks
             fed = len(run)  # counted before the loop has the run
             self.hand(run)
             return fed

@@ -46,6 +46,8 @@ class BatchPool:
     runs_in_order: ClassVar[bool] = False
     one_is_enough: ClassVar[bool] = False
 
+    runs_chunks = False
+
     def __init__(
         self,
         handlers: Handlers,
@@ -69,6 +71,7 @@ class BatchPool:
         buffers = self._buffers
         fed = 0
         while buffers.room > 0 and (records := take(buffers.room)):
+            assert isinstance(records, deque)  # not chunks
             now = self._clock()
             buffers.add(records, now)
             fed += len(records)

@@ -67,7 +67,7 @@ def make_invoke(
     def run_one(record: Record, began_ns: int, thread: ThreadCall) -> Outcome:
         message = thread.running
         # To make another, and to free the last, takes a fifth of the run of a cheap handler.
-        if type(message) is not DeliveredMessage or getrefcount(message) != _UNSHARED:
+        if type(message) is not DeliveredMessage or getrefcount(message) != UNSHARED:
             message = thread.running = DeliveredMessage()  # for its log lines
         message._raw = record.raw
         message._attempt = record.attempt
@@ -132,7 +132,8 @@ def _references_of_unshared() -> int:
     return getrefcount(message)
 
 
-_UNSHARED = _references_of_unshared()
+UNSHARED = _references_of_unshared()
+"""What `getrefcount` returns for a message that only its thread and a local variable refer to."""
 
 
 def _with_on_dead(run_one: Invoke, handlers: Handlers, limits: RunLimits) -> Invoke:

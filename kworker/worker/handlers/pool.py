@@ -4,14 +4,15 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from kworker.core.chunk import ChunkRow
 from kworker.core.record import Partition, Record
 from kworker.worker.handlers.completions import CompletionQueue
 
-Take = Callable[[int], deque[Record]]
+Take = Callable[[int], deque[Record] | ChunkRow]
 """Returns up to so many records; none when nothing may run.
 
 They are of different lanes. For a pool that runs them in order, later records of a lane may come
-right behind its first.
+right behind its first, or all come in chunks (only to a pool that `runs_chunks`).
 """
 
 
@@ -19,6 +20,7 @@ class Pool(Protocol):
     """The interface of a pool of threads, or of an event loop, that runs handlers."""
 
     completed: CompletionQueue
+    runs_chunks: bool
 
     @property
     def runs_in_order(self) -> bool: ...  # the records of one call of `Take`

@@ -8,6 +8,7 @@ from kworker.instance.scoreboard import Slot
 from kworker.worker.handlers.async_pool import AsyncPool
 from kworker.worker.handlers.batch_pool import BatchPool, LoopRunners, ThreadRunners
 from kworker.worker.handlers.batch_run import make_async_run_batch, make_run_batch
+from kworker.worker.handlers.chunk_run import ChunkRun
 from kworker.worker.handlers.invocation import make_async_steps, make_invoke
 from kworker.worker.handlers.loaded_handlers import Handlers
 from kworker.worker.handlers.results import ResultEncoder
@@ -45,7 +46,8 @@ def make_pool(
     hands = [slot.hand(i) for i in range(count)]
     if handlers.is_async:
         return AsyncPool(tracing.async_steps(make_async_steps(*made)), hands, handlers.loop)
-    return ThreadPool(tracing.invoke(make_invoke(*made)), hands)
+    run_chunk = ChunkRun(*made) if tracing is UNTRACED else None
+    return ThreadPool(tracing.invoke(make_invoke(*made)), hands, run_chunk)
 
 
 def runs_at_once(workers: WorkersSettings, handlers: Handlers) -> int:

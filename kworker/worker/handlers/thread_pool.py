@@ -1,4 +1,7 @@
-"""The pool of handler threads: takes runs of records, returns records with outcomes."""
+"""The pool of handler threads: takes runs of records, returns records with outcomes.
+
+Over 300 lines, since both forms of a run, of records and of chunks, are run and taken back here.
+"""
 
 import threading
 import time
@@ -8,25 +11,23 @@ from queue import Empty, SimpleQueue
 from typing import NoReturn, get_args
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.merged_lanes import Row
+from kworker.core.chunk import ChunkRow, Row
 from kworker.core.outcome import NO_RESULTS, Failed, Succeeded
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
 from kworker.log.running import ThreadCall, this_thread
+from kworker.worker.handlers.chunk_run import NOTE_EVERY_NS, SLOW_NS, RunChunk
 from kworker.worker.handlers.completions import CompletionQueue, HandlerTimes
 from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
 from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.run_cost import RUNS_EACH, RunCost
 
-SLOW_NS = 1_000_000  # a record that takes longer is counted by itself, and not with the run's mean
 STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
-# The start of a run on the scoreboard, which costs more than a comparison. No more than SLOW_NS: to
-# compare a time with that of the next note tells cheaply that no record was slow.
-_NOTE_EVERY_NS = 100_000
 _SLACK = 0.4  # of the time of a record
 _ENDED_WELL = get_args(Succeeded)  # `isinstance` with the union itself takes longer
+_Run = deque[Record] | ChunkRow
 _SAMPLED = 8  # of so many runs of one record one is measured: thread_time() is a system call
 
 
@@ -43,16 +44,21 @@ class ThreadPool:
     for the interpreter's lock. All other handlers get every thread.
     """
 
-    def __init__(self, invoke: Invoke, hands: Sequence[Hand]) -> None:
+    def __init__(
+        self, invoke: Invoke, hands: Sequence[Hand], run_chunk: RunChunk | None = None
+    ) -> None:
+        """Without `run_chunk`, the pool does not take chunks."""
         self._invoke = invoke
+        self._run_chunk = run_chunk
+        self.runs_chunks = run_chunk is not None
         self._hands = hands
-        self._runs: SimpleQueue[deque[Record] | None] = SimpleQueue()
+        self._runs: SimpleQueue[_Run | None] = SimpleQueue()
         self.completed = CompletionQueue()
-        self._current: list[deque[Record] | None] = [None] * len(hands)  # run of each thread
+        self._current: list[_Run | None] = [None] * len(hands)  # run of each thread
         self._finished = [0] * len(hands)  # number of runs, by thread
         self._handed = 0  # number of runs, by the poll thread
-        self._unbegun: list[deque[Record]] = []  # runs that had not begun all records, last turn
-        self._seen: list[tuple[deque[Record] | None, int]] = [(None, 0)] * len(hands)
+        self._unbegun: list[_Run] = []  # runs that had not begun all records, last turn
+        self._seen: list[tuple[_Run | None, int]] = [(None, 0)] * len(hands)
         self._seen_at = 0.0
         self._stuck = 0  # number of runs without progress
         self._cost = RunCost(len(hands))
@@ -77,6 +83,7 @@ class ThreadPool:
         room = max(0, self._cost.useful_runs - self._moving())
         if not self.runs_in_order:
             records = take(room)  # a call for each would cost more than to hand it over
+            assert isinstance(records, deque)  # chunks come in order
             for record in records:
                 self.hand(deque((record,)))
             return len(records)
@@ -118,8 +125,10 @@ class ThreadPool:
             return 0.0
         return min(SLACK_MOST_S, max(SLACK_LEAST_S, _SLACK * self._cost.record_s))
 
-    def hand(self, run: deque[Record]) -> None:
-        """Queues a run (a deque of records) for the next free thread. Called by the poll thread."""
+    def hand(self, run: _Run) -> None:
+        """Queues a run for the next free thread. Called by the poll thread."""
+        if isinstance(run, ChunkRow):
+            run.lock = threading.Lock()
         self._handed += 1
         self._unbegun.append(run)
         self._runs.put(run)
@@ -158,9 +167,11 @@ class ThreadPool:
     def after_fork_in_child(self, end: Callable[[], NoReturn]) -> None:
         """Makes a forked child run no other record, and call `end` once its handler returns."""
         self._end_copy = end
-        self.withdraw(())
-        for run in self._current:
-            emptied(run or deque())
+        for run in (*self._unbegun, *self._current):
+            if isinstance(run, ChunkRow):
+                run.abandon()
+            elif run is not None:
+                run.clear()
 
     def stop(self) -> None:
         """Ends every thread after its present record. Does not block."""
@@ -178,7 +189,7 @@ class ThreadPool:
         times, thread = self.completed.new_times(), this_thread()
         while (run := self._next_run(index, thread)) is not None:
             current[index] = run
-            if len(run) > 1 or finished[index] % _SAMPLED == 0:
+            if isinstance(run, ChunkRow) or len(run) > 1 or finished[index] % _SAMPLED == 0:
                 self._run_sampled(run, hand, times, thread)
             else:
                 self._run(run, hand, times, thread)
@@ -188,7 +199,7 @@ class ThreadPool:
             finished[index] += 1
         self._rest(index, thread)
 
-    def _next_run(self, index: int, thread: ThreadCall) -> deque[Record] | None:
+    def _next_run(self, index: int, thread: ThreadCall) -> _Run | None:
         """Waits for the next run; returns None at the end of the pool."""
         runs = self._runs
         if not runs.empty():  # else `Empty` would be raised for nothing
@@ -204,11 +215,13 @@ class ThreadPool:
         self._hands[index].clear()
         self._current[index] = thread.running = None
 
-    def _run_sampled(
-        self, run: deque[Record], hand: Hand, times: HandlerTimes, thread: ThreadCall
-    ) -> None:
+    def _run_sampled(self, run: _Run, hand: Hand, times: HandlerTimes, thread: ThreadCall) -> None:
         computed, began = time.thread_time(), time.monotonic()
-        if done := self._run(run, hand, times, thread):  # else it was withdrawn
+        if isinstance(run, ChunkRow):
+            done = self._run_chunks(run, hand, times, thread)
+        else:
+            done = self._run(run, hand, times, thread)
+        if done:  # else it was withdrawn
             wall_s = time.monotonic() - began + 1e-9
             computed = time.thread_time() - computed
             self._cost.add(wall_s / done, computed / wall_s)
@@ -231,6 +244,23 @@ class ThreadPool:
             following.outcome = NOT_ATTEMPTED
             self.completed.add(following)
 
+    def _run_chunks(
+        self, row: ChunkRow, hand: Hand, times: HandlerTimes, thread: ThreadCall
+    ) -> int:
+        """Runs the chunks of a row, and its records once they are broken up; returns how many."""
+        assert self._run_chunk is not None
+        done = 0
+        for chunk in row.chunks:
+            ran, last = self._run_chunk(chunk, hand, times, thread)
+            done += ran
+            if last is not None:
+                if type(last.outcome) not in _ENDED_WELL:
+                    self._leave_lane(last, row.waiting)  # while the record is still this thread's
+                self.completed.add(last)
+            if row.broken:
+                break
+        return done + self._run(row.waiting, hand, times, thread)
+
     def _run(self, run: deque[Record], hand: Hand, times: HandlerTimes, thread: ThreadCall) -> int:
         """Runs records from the left of `run` until it is empty; returns their number."""
         invoke, add = self._invoke, self.completed.add
@@ -250,7 +280,7 @@ class ThreadPool:
                 # Inside the `try`, too: an exception here must not end the thread.
                 if now_ns > note_at:
                     words[since_at] = now_ns
-                    note_at = now_ns + _NOTE_EVERY_NS
+                    note_at = now_ns + NOTE_EVERY_NS
                 if record.envelope is None:
                     words[place_at] = partition.scoreboard_word + record.offset
                 else:
@@ -288,8 +318,11 @@ def place_of(record: Record) -> int:
     return record.scoreboard_word
 
 
-def emptied(run: deque[Record]) -> list[Record]:
+def emptied(run: _Run) -> list[Record]:
     """Removes and returns the records in `run`, in order. A thread may take some meanwhile."""
+    if isinstance(run, ChunkRow):
+        run.break_up()
+        run = run.waiting
     records: list[Record] = []
     while run:
         try:

@@ -1,8 +1,9 @@
 """The guarantee at-least-once, and the interface of both guarantees."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from kworker.core.chunk import ChunkPart
 from kworker.core.durations import EndTimes
 from kworker.core.message import PartitionId
 from kworker.core.record import Partition, Record
@@ -46,6 +47,9 @@ class DeliveryGuarantee(Protocol):
 
     def settle(self, records: list[Record]) -> None:
         """Notes in the ledgers that all outputs of these records are durable."""
+
+    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
+        """Does what `settle` does, for the records of parts of chunks, which have no outputs."""
 
     def turn(self, now: float) -> list[Record]:
         """Takes one step of publishing: produces outputs, or reads what Kafka has answered.
@@ -146,6 +150,9 @@ class AtLeastOnce:
 
     def settle(self, records: list[Record]) -> None:
         self._order.settle(records)
+
+    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
+        self._order.settle_parts(parts)
 
     def turn(self, now: float) -> list[Record]:
         return self._publisher.turn(now)

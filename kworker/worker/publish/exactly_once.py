@@ -4,7 +4,7 @@ One file over 300 lines, since it is one state machine: steps of a transaction l
 of the producer, and the recovery leads back to them.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import Any
@@ -14,6 +14,7 @@ import structlog
 from kworker.clients.background_call import aside
 from kworker.clients.delivery import Fault, refusal_of
 from kworker.clients.errors import Abortable, Broken, KafkaRequestError
+from kworker.core.chunk import ChunkPart
 from kworker.core.durations import EndTimes
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
@@ -24,7 +25,7 @@ from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.in_doubt import FencingJudge, ForeignFence, InDoubtTransaction
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.output_batch import FillResult, OutputBatch
-from kworker.worker.publish.settle_order import settle
+from kworker.worker.publish.settle_order import settle, settle_parts
 from kworker.worker.publish.silent_topics import NO_ANSWER
 from kworker.worker.publish.transactor import (
     TransactionMember,
@@ -165,6 +166,9 @@ class ExactlyOnce:
 
     def settle(self, records: list[Record]) -> None:
         settle(records)
+
+    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
+        settle_parts(parts)
 
     def commit(self, now: float) -> None:
         """Does nothing, since transactions commit the positions."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from kworker.core.chunk import ChunkPart
 from kworker.core.record import Partition, Record
 from kworker.core.record_groups import by_partition
 
@@ -45,6 +46,13 @@ class SettleOrder:
         settle(due)
         self._release(firsts)
 
+    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
+        """Does what `settle` does, for the records of parts of chunks."""
+        if self._late:
+            self.settle([record for part in parts for record in part.records()])
+        else:
+            settle_parts(parts)
+
     def forget(self, partition: Partition) -> None:
         """Forgets the records of a partition that this worker owns no more."""
         self._late = {r: lane for r, lane in self._late.items() if r.partition is not partition}
@@ -74,3 +82,9 @@ def settle(records: Sequence[Record]) -> None:
     """Notes in the ledgers of their partitions that all outputs of these records are durable."""
     for partition, own in by_partition(records):
         partition.settle([record.offset for record in own])
+
+
+def settle_parts(parts: Sequence[ChunkPart]) -> None:
+    """Does what `settle` does, for the records of parts of chunks."""
+    for part in parts:
+        part.partition.settle(part.columns.offsets)

@@ -97,14 +97,7 @@ class RetryDecider:
         If this ends the hold on dead letters, or closes a circuit, `wake` returns the records that
         waited for that.
         """
-        if self._breaker is not None:
-            self._breaker.succeeded(len(records))
-            if self._held and not self._breaker.open:
-                _LOG.warning(
-                    "the dead-letter breaker closes, because records succeed again; held records"
-                    " run again"
-                )
-                self._woken += [held.record for held in self._release_held()]
+        self.count_succeeded(len(records))
         if not self._circuits:
             return
         for record in records:
@@ -114,6 +107,22 @@ class RetryDecider:
                     "an unavailable dependency is available again; the waiting records run now"
                 )
                 self._woken += circuit.let_go()
+
+    @property
+    def has_circuits(self) -> bool:
+        """True if a circuit breaker exists: `succeeded` has to know which records succeeded."""
+        return bool(self._circuits)
+
+    def count_succeeded(self, number: int) -> None:
+        """Does what `succeeded` does while there is no circuit breaker."""
+        if self._breaker is not None:
+            self._breaker.succeeded(number)
+            if self._held and not self._breaker.open:
+                _LOG.warning(
+                    "the dead-letter breaker closes, because records succeed again; held records"
+                    " run again"
+                )
+                self._woken += [held.record for held in self._release_held()]
 
     def shorten(self, record: Record) -> bool:
         """Shortens the stack trace and the message in a record's retry or dead letter.

@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kworker.core.chunk import Row
 from kworker.core.lanes import Lanes
-from kworker.core.merged_lanes import Row
 from kworker.core.record import Partition, Record
 from kworker.core.record_groups import edges
 from tests.support.records import a_partition, a_record
+from tests.unit.core.test_chunk import a_chunk
 
 KEYS = st.sampled_from([None, b"", b"a", b"b", b"c"])
 
@@ -349,6 +351,97 @@ def test_two_keys_never_share_a_lane() -> None:
     keys: list[bytes | None] = [b"%d" % i for i in range(5000)]
     lanes, _, records = filled("key", keys)
     assert list(lanes.take(5000)) == records
+
+
+def with_chunks(*numbers: int) -> tuple[Lanes, Partition]:
+    """Merged lanes of a partition with chunks of so many records."""
+    lanes, partition, begin = Lanes("key"), a_partition(), 0
+    lanes.open(partition)
+    lanes.set_merged(True, 0.0)
+    for number in numbers:
+        lanes.add_chunk(a_chunk(partition, begin, number))
+        begin += number
+    return lanes, partition
+
+
+def offsets(records: Iterable[Record]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def test_a_partition_with_a_chunk_out_is_not_taken_from() -> None:
+    lanes, _ = with_chunks(2, 2, 2)
+    row = lanes.take_chunks(3)
+    assert row is not None
+    assert [len(chunk) for chunk in row.chunks] == [2, 2]
+    assert not lanes.ready
+    for chunk in row.chunks:
+        list(chunk.unbegun)
+        chunk.finish()
+    lanes.chunk_over(row.chunks[0])
+    assert not lanes.take(9)
+    lanes.chunk_over(row.chunks[1])
+    assert lanes.ready
+
+
+def test_single_records_run_before_the_chunks_behind_them() -> None:
+    """And after those before them, which are broken up then."""
+    lanes, partition = with_chunks()
+    first = a_record(partition, 0, lane=b"0")
+    lanes.add(partition, [first])
+    lanes.add_chunk(a_chunk(partition, 1, 2))
+    assert lanes.take_chunks(9) is None
+    assert list(lanes.take(9)) == [first]
+    lanes.finish([first])
+    lanes.add(partition, [a_record(partition, 3, lane=b"0")])
+    assert lanes.take_chunks(9) is None
+    assert offsets(lanes.take(9)) == [1, 2, 3]
+
+
+def test_a_turn_of_single_records_passes_over_chunks() -> None:
+    lanes, one = with_chunks(2)
+    other = a_partition(number=1)
+    lanes.open(other)
+    lanes.add(other, [a_record(other, 0, lane=b"0")])
+    row = lanes.take_chunks(9)
+    assert row is not None
+    assert {chunk.partition for chunk in row.chunks} == {one}
+    assert [record.partition for record in lanes.take(9)] == [other]
+
+
+@pytest.mark.parametrize("begun", [0, 1, 3])
+def test_lanes_that_are_split_have_the_records_of_chunks(begun: int) -> None:
+    lanes, partition = with_chunks(4, 2)
+    row = lanes.take_chunks(4)
+    assert row is not None
+    [chunk] = row.chunks
+    for _ in range(begun):
+        next(chunk.unbegun)
+    lanes.set_merged(False, 0.0)
+    last = chunk.finish()
+    assert not lanes.take(9), "all lanes are still out"
+    lanes.finish([last] if last else [])
+    back = list(row.waiting)
+    lanes.put_back(back)
+    run: list[int] = []
+    while lanes.ready:
+        taken = lanes.take(9)
+        run += offsets(taken)
+        lanes.finish(list(taken))
+    assert sorted(run) == list(range(begun, 6))
+    assert [offset for offset in run if offset % 2] == [n for n in range(begun, 6) if n % 2]
+    assert not partition.lanes.busy
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_partition_that_goes_takes_its_chunks_along(closes: bool) -> None:
+    lanes, partition = with_chunks(4, 2)
+    row = lanes.take_chunks(4)
+    assert row is not None
+    next(row.chunks[0].unbegun)
+    dropped = (lanes.close if closes else lanes.drop)(partition).records
+    assert offsets(dropped) == [4, 5]
+    assert offsets(row.waiting) == [1, 2, 3]
+    assert not lanes.ready
 
 
 def test_a_parked_record_keeps_its_lane_and_no_other() -> None:

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import pytest
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.merged_lanes import Row
+from kworker.core.chunk import Row
 from kworker.core.message import Fields
 from kworker.core.outcome import (
     NO_RESULTS,

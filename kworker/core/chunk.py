@@ -1,0 +1,210 @@
+"""Chunks: records of one partition, as columns, of which most never become a `Record`."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import length_hint
+from typing import NamedTuple
+
+from kworker.core.memory_size import sizes_of
+from kworker.core.message import RawMessage
+from kworker.core.outcome import NO_RESULTS
+from kworker.core.record import Partition, Record, records_of
+
+
+class Row(deque[Record]):
+    """Records that one thread runs one after the other, since any may be of the same lane.
+
+    The records of a partition are adjacent. If one ends without results, those of its partition
+    that come after it have to be put back.
+    """
+
+
+class Columns(NamedTuple):
+    """What is known of adjacent records of one partition when they are delivered.
+
+    The client has read the headers of all of them without an error, so that they may be read again.
+    `taken_ns` is the monotonic time of the poll.
+    """
+
+    offsets: list[int]
+    keys: list[bytes | None]
+    lanes: Sequence[object]
+    raws: list[RawMessage]
+    taken_ns: int
+
+    def part(self, begin: int, end: int) -> "Columns":
+        """Returns the columns of the records from the index `begin` to before `end`."""
+        return Columns(
+            self.offsets[begin:end],
+            self.keys[begin:end],
+            self.lanes[begin:end],
+            self.raws[begin:end],
+            self.taken_ns,
+        )
+
+    def records(self, partition: Partition) -> list[Record]:
+        """Makes a `Record` of each."""
+        sizes = self.sizes()
+        return records_of(partition, self.offsets, self.lanes, sizes, self.raws, self.taken_ns)
+
+    def sizes(self) -> list[int]:
+        """Returns the approximate size of each record in memory, in bytes."""
+        return sizes_of(self.raws, self.keys, [raw.headers() for raw in self.raws])
+
+
+class Chunk:
+    """Adjacent records of one partition, which one thread runs in the order of delivery.
+
+    For handlers that do nothing, most of the time goes into making, counting and freeing a `Record`
+    for each. So a chunk has columns. It is broken up into records only if one of them ends other
+    than with `NO_RESULTS`, or if the poll thread needs one. The thread that runs it iterates over
+    `unbegun`, of which nothing is left then.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_finished",
+        "_first",
+        "_memory_bytes",
+        "_running",
+        "columns",
+        "partition",
+        "records",
+        "row",
+        "unbegun",
+    )
+
+    def __init__(self, partition: Partition, columns: Columns, memory_bytes: int) -> None:
+        """`memory_bytes` is the sum of the records' sizes (see `sizes_of`)."""
+        self.partition = partition
+        self.columns = columns
+        self._memory_bytes = memory_bytes
+        self.unbegun: Iterator[RawMessage] = iter(columns.raws)
+        self.row: ChunkRow | None = None  # in which it was taken, until it is over
+        self.records: list[Record] | None = None  # since it was broken up: without those that ended
+        self._first = 0  # the index of the first of `records`
+        self._running: Record | None = None  # of `records`, the one that had begun
+        self._finished = False  # all ended with NO_RESULTS, and it was not broken up
+        self._counted = 0  # of those that ended, how many `take_ended` has returned
+
+    def __len__(self) -> int:
+        return len(self.columns.offsets)
+
+    @property
+    def left(self) -> int:
+        """The number of records that have not begun, while the chunk is whole."""
+        return length_hint(self.unbegun)
+
+    def break_up(self) -> list[Record]:
+        """Makes a record of each that has not ended, once, and returns them in order.
+
+        Breaks up the whole row, if the chunk was taken. The first record may be the one that runs.
+        If so, its thread learns of it by `finish`.
+        """
+        if (row := self.row) is not None:
+            row.break_up()
+        elif not self.is_over:
+            self._break_up()
+        return self.records or []
+
+    def _break_up(self) -> list[Record]:
+        """Breaks this chunk up; returns the records that have not begun."""
+        if self._finished:
+            return []
+        columns, number = self.columns, len(self)
+        begun = number - len(list(self.unbegun))  # nothing begins from here on
+        self._first = max(0, begun - 1)
+        self.records = columns.part(self._first, number).records(self.partition)
+        self._running = self.records[0] if begun else None
+        return self.records[begun - self._first :]
+
+    def finish(self) -> Record | None:
+        """Notes that the thread has nothing left in `unbegun`, and what it began has ended well.
+
+        Returns the record that was made of the last one that it began, if it was broken up.
+        """
+        if (row := self.row) is not None:
+            with row.lock:
+                self._finished = self.records is None
+        return self._running
+
+    def leave_row(self) -> None:
+        """Ends the reference to the row, once this is over: else only `gc` could free both."""
+        self.row = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if the next `take_ended` returns the last part; any others are in `records`."""
+        return self._finished or self.records is not None
+
+    def take_ended(self) -> "ChunkPart | None":
+        """Returns those that have ended with NO_RESULTS since the last call. For the poll thread.
+
+        While the chunk is whole, the last one that began counts as running.
+        """
+        assert self.row is not None
+        with self.row.lock:
+            if self.records is not None:
+                ended = self._first
+            elif self._finished:
+                ended = len(self)
+            else:
+                ended = max(0, len(self) - self.left - 1)
+        begin, self._counted = self._counted, ended
+        if begin == ended:
+            return None
+        if ended - begin == len(self):
+            return ChunkPart(self.partition, self.columns, self._memory_bytes)
+        part = self.columns.part(begin, ended)
+        return ChunkPart(self.partition, part, sum(part.sizes()))
+
+
+class ChunkRow:
+    """Chunks that one thread runs one after the other; those of a partition are adjacent.
+
+    Either the thread or the poll thread may break up all of them, at any time. Then the thread goes
+    on with `waiting`, the records that had not begun. Who hands it to a thread sets `lock`.
+    """
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self.chunks = chunks
+        self.waiting = Row()
+        self.broken = False
+        self.lock: AbstractContextManager[object] = nullcontext()
+        for chunk in chunks:
+            chunk.row = self
+
+    def __len__(self) -> int:
+        """The number of records that have not begun."""
+        return sum([chunk.left for chunk in self.chunks]) + len(self.waiting)
+
+    def break_up(self) -> None:
+        """Makes a record of each that has not ended; does nothing if that was done before."""
+        with self.lock:
+            if not self.broken:
+                self.broken = True
+                for chunk in self.chunks:
+                    self.waiting.extend(chunk._break_up())
+
+    def abandon(self) -> None:
+        """Lets nothing begin any more, in a forked copy: what held the lock may not exist there."""
+        self.lock = nullcontext()
+        for chunk in self.chunks:
+            deque(chunk.unbegun, 0)
+        self.waiting.clear()
+
+
+class ChunkPart(NamedTuple):
+    """Records of a chunk that have ended with NO_RESULTS."""
+
+    partition: Partition
+    columns: Columns
+    memory_bytes: int
+
+    def records(self) -> list[Record]:
+        """Makes a `Record` of each, with its outcome."""
+        records = self.columns.records(self.partition)
+        for record in records:
+            record.outcome = NO_RESULTS
+        return records

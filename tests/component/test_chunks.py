@@ -1,0 +1,305 @@
+"""Records in chunks, in a real pool under the poll loop: nothing is lost, and no key overtakes."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kworker.clients.memory.broker import MemoryKafka
+from kworker.core.outcome import Reject, Retry
+from kworker.core.record import Record
+from kworker.instance.scoreboard import Scoreboard
+from kworker.message import Message
+from kworker.worker import chunks, intake
+from kworker.worker.handlers.chunk_run import ChunkEnd, ChunkRun
+from kworker.worker.handlers.invocation import make_invoke
+from kworker.worker.handlers.loaded_handlers import Handler, Handlers
+from kworker.worker.handlers.results import ResultEncoder
+from kworker.worker.handlers.thread_pool import ThreadPool
+from kworker.worker.topic_limits import TopicLimits
+from tests.support.poll_loop_rig import DEAD, GROUP, OWN, RESULTS, Bench, retry_topic
+from tests.support.waiting import eventually
+
+WAIT_S = 20.0
+RECORDS, KEYS, THREADS = 400, 7, 3
+IN_FLIGHT = 64  # so that most are taken when others have ended
+PLAIN, RESULT, EMPTY, AGAIN, DIES, SLOW = b"plain", b"result", b"empty", b"again", b"dies", b"slow"
+Place = tuple[int, int]
+
+
+class AlwaysInOrder(ThreadPool):
+    """Gets merged lanes from the first record on, as if it knew that handlers are cheap."""
+
+    runs_in_order = True
+    one_is_enough = True
+    meanwhile: Callable[[], None] | None = None  # before all that has not begun is taken back, once
+
+    def reclaim(self, now: float) -> list[Record]:
+        if (meanwhile := self.meanwhile) is None:
+            return super().reclaim(now)
+        self.meanwhile = None
+        meanwhile()
+        return self.withdraw(())
+
+
+class Work:
+    """A handler that does what the value says. It counts its runs, and those of a key at a time."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[Place] = Counter()
+        self.order: dict[tuple[int, bytes | None], list[int]] = {}
+        self.overlaps: list[tuple[int, bytes | None]] = []
+        self._running: set[tuple[int, bytes | None]] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waits_at: Place | None = None
+
+    def __call__(self, message: Message) -> Any:
+        lane, place = (message.partition, message.key), (message.partition, message.offset)
+        if lane in self._running:
+            self.overlaps.append(lane)
+        self._running.add(lane)
+        self.runs[place] += 1
+        self.order.setdefault(lane, []).append(message.offset)
+        try:
+            if place == self.waits_at:
+                assert self.gate.wait(WAIT_S)
+            return self._end(message.value)
+        finally:
+            self._running.discard(lane)
+
+    def go_on_to(self, *place: int) -> None:
+        """Lets the record that waits end, and then this one wait."""
+        gate, self.gate = self.gate, threading.Event()
+        self.waits_at = place[0], place[1]
+        gate.set()
+
+    def _end(self, value: bytes | None) -> Any:
+        match value:
+            case b"result":
+                return {"a": 1}
+            case b"empty":
+                return []
+            case b"again":
+                raise Retry("later")
+            case b"dies":
+                raise Reject("never")
+            case b"slow":
+                time.sleep(0.002)
+        return None
+
+
+class Rig:
+    """A worker whose records come in chunks whenever they may."""
+
+    def __init__(
+        self, values: list[list[bytes]], *, transactional: str = "", in_flight: int = IN_FLIGHT
+    ) -> None:
+        self.kafka = MemoryKafka(lambda: 1_700_000_000.0)
+        self.kafka.create("foo", len(values))
+        self.kafka.create(RESULTS)
+        self.values = values
+        for number, own in enumerate(values):
+            for offset, value in enumerate(own):
+                self.kafka.append("foo", number, value=value, key=b"%d" % (offset * offset % KEYS))
+        self.work = Work()
+        limits = TopicLimits([RESULTS, *OWN])
+        limits.update({RESULTS: 1 << 20}, {RESULTS: 1})
+        encoder = ResultEncoder(RESULTS, [], limits)
+        made = (Handlers(Handler("h", self.work, is_async=False), {}), encoder, 300.0)
+        slot = Scoreboard(1, THREADS).slots[0]
+        hands = [slot.hand(i) for i in range(THREADS)]
+        self.chunks_run = 0
+        run_chunk = ChunkRun(*made)
+
+        def counted(*arguments: Any) -> ChunkEnd:
+            self.chunks_run += 1
+            return run_chunk(*arguments)
+
+        self.pool = AlwaysInOrder(make_invoke(*made), hands, counted)
+        self.pool.start()
+        self.bench = Bench(
+            self.kafka, ["foo"], pool=self.pool, transactional=transactional, in_flight=in_flight
+        )
+
+    @property
+    def positions(self) -> dict[tuple[str, int], int]:
+        return self.kafka.committed(GROUP)
+
+    def until_done(self) -> None:
+        """Takes turns until all is committed."""
+        ends = {("foo", number): len(own) for number, own in enumerate(self.values)}
+
+        def done() -> bool:
+            self.bench.turn()
+            return self.positions == ends and self.bench.poll_loop.idle
+
+        eventually(done, timeout_s=WAIT_S, every_s=0.0)
+
+    def count(self, *values: bytes) -> int:
+        return sum(own.count(value) for own in self.values for value in values)
+
+    def check(self) -> None:
+        """All that was to be written is, once; and each key ran in its order, one at a time."""
+        assert self.chunks_run
+        assert len(self.kafka.records(RESULTS)) == self.count(RESULT)
+        assert len(self.kafka.records(DEAD)) == self.count(DIES)
+        assert len(self.kafka.records(retry_topic(1.0))) == self.count(AGAIN)
+        counters = self.bench.poll_loop.settlement.counters
+        assert counters.done == self.count(PLAIN, RESULT, EMPTY, SLOW)
+        assert (counters.retried, counters.dead) == (self.count(AGAIN), self.count(DIES))
+        assert not self.work.overlaps
+        assert all(order == sorted(order) for order in self.work.order.values())
+        flow = self.bench.poll_loop.flow
+        assert (flow.records, flow.bytes, flow.held) == (0, 0, 0)
+        assert not self.bench.poll_loop.dispatch.busy
+        sources = [dict(r.headers() or ())["kworker-source"] for r in self.kafka.records(RESULTS)]
+        assert len(set(sources)) == len(sources)
+
+
+Rigs = Any
+
+
+@pytest.fixture
+def rigs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rigs]:
+    monkeypatch.setattr(chunks, "_LEAST", 1)
+    monkeypatch.setattr(intake, "_CHUNK_LEAST", 1)
+    monkeypatch.setattr(intake, "_CHUNK_MOST", 16)
+    made: list[Rig] = []
+
+    def make(values: list[list[bytes]], **options: Any) -> Rig:
+        made.append(Rig(values, **options))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.work.gate.set()
+        rig.pool.stop()
+
+
+def some_values(seed: int) -> list[list[bytes]]:
+    """Of two partitions. Those that end without results come first, and are the most."""
+    chance = random.Random(seed)
+    odd = chance.choice([[RESULT], [DIES], [AGAIN], [SLOW], [RESULT, EMPTY, AGAIN, DIES, SLOW]])
+    share = chance.choice([0.003, 0.02, 0.1])
+    return [
+        [
+            chance.choice(odd) if number > 2 * IN_FLIGHT and chance.random() < share else PLAIN
+            for number in range(RECORDS)
+        ]
+        for _ in range(2)
+    ]
+
+
+@pytest.mark.parametrize("transactional", ["", "once"])
+@pytest.mark.parametrize("seed", range(12))
+def test_every_end_in_a_chunk_is_counted_once(rigs: Rigs, seed: int, transactional: str) -> None:
+    rig = rigs(some_values(seed), transactional=transactional)
+    rig.until_done()
+    assert all(count == 1 for count in rig.work.runs.values())
+    assert len(rig.work.runs) == 2 * RECORDS
+    rig.check()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_lost_assignment_loses_no_record_of_a_chunk(rigs: Rigs, seed: int) -> None:
+    """Records run again, but never beside an earlier run of their key, nor before it."""
+    rig = rigs(some_values(seed))
+    chance = random.Random(seed)
+    for _ in range(3):
+        for _ in range(chance.randrange(1, 6)):
+            rig.bench.turn()
+        rig.bench.poll_loop.rejoin("a test")
+    rig.until_done()
+    assert len(rig.work.runs) == 2 * RECORDS
+    assert not rig.work.overlaps
+    eventually(lambda: (rig.bench.turn(), rig.bench.poll_loop.idle)[1], timeout_s=WAIT_S)
+    flow = rig.bench.poll_loop.flow
+    assert (flow.records, flow.bytes, flow.held) == (0, 0, 0)
+
+
+def _until_it_waits(rig: Rig) -> None:
+    def waits() -> bool:
+        rig.bench.turn()
+        return rig.work.runs[rig.work.waits_at] == 1
+
+    eventually(waits, timeout_s=WAIT_S, every_s=0.0)
+
+
+def test_a_slow_record_in_a_chunk_holds_only_its_key(rigs: Rigs) -> None:
+    rig = rigs([[PLAIN] * RECORDS], in_flight=150)
+    rig.work.gate.clear()
+    rig.work.waits_at = 0, 200
+    held = [n for n in range(200, RECORDS) if n * n % KEYS == 200 * 200 % KEYS]
+    _until_it_waits(rig)
+
+    def others_ran() -> bool:
+        rig.bench.turn()
+        return len(rig.work.runs) == RECORDS - len(held) + 1
+
+    eventually(others_ran, timeout_s=WAIT_S, every_s=0.0)
+    assert rig.positions["foo", 0] == 200
+    assert [n for n in held if rig.work.runs[0, n]] == [200]
+    rig.work.gate.set()
+    rig.until_done()
+    assert all(count == 1 for count in rig.work.runs.values())
+    rig.check()
+
+
+def test_what_ends_while_a_chunk_is_taken_back_is_counted(rigs: Rigs) -> None:
+    """It ended after this turn's look at it: the next turn judges it."""
+    rig = rigs([[PLAIN] * RECORDS])
+    work, dispatch = rig.work, rig.bench.poll_loop.dispatch
+    work.gate.clear()
+    work.waits_at = 0, 200
+    _until_it_waits(rig)
+    while (at := work.waits_at)[1] in [each.columns.offsets[-1] for each in dispatch._chunks._out]:
+        work.go_on_to(0, at[1] + 1)
+        _until_it_waits(rig)
+
+    def meanwhile() -> None:
+        work.go_on_to(0, at[1] + 1)
+        eventually(lambda: work.runs[work.waits_at] == 1, timeout_s=WAIT_S)
+
+    rig.pool.meanwhile = meanwhile
+    rig.bench.turn()
+    assert [part.columns.offsets for part in dispatch._parts] == [[at[1]]]
+    work.gate.set()
+    rig.until_done()
+    rig.check()
+
+
+def test_a_drain_runs_nothing_more_of_a_chunk(rigs: Rigs) -> None:
+    rig = rigs([[PLAIN] * RECORDS])
+    rig.work.gate.clear()
+    rig.work.waits_at = 0, 200
+    _until_it_waits(rig)
+    rig.bench.poll_loop.stop_taking()
+    ran = len(rig.work.runs)
+    rig.work.gate.set()
+
+    def idle() -> bool:
+        rig.bench.turn()
+        return rig.bench.poll_loop.idle
+
+    eventually(idle, timeout_s=WAIT_S, every_s=0.001)
+    assert len(rig.work.runs) == ran
+    assert rig.positions["foo", 0] == ran == 201
+
+
+def test_a_partition_that_returns_uses_the_run_that_went_on(rigs: Rigs) -> None:
+    """The record that ran in a chunk when its partition was lost is not run again."""
+    rig = rigs([[PLAIN] * RECORDS])
+    rig.work.gate.clear()
+    rig.work.waits_at = 0, 200
+    _until_it_waits(rig)
+    rig.bench.poll_loop.rejoin("a test")
+    rig.bench.turn(4)
+    rig.work.gate.set()
+    rig.until_done()
+    assert rig.work.runs[0, 200] == 1
+    assert not rig.work.overlaps
