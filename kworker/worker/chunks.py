@@ -66,7 +66,7 @@ class Chunks:
                 found.records.extend(chunk.records)
                 self._in_a_row = 0
             self._lanes.chunk_over(chunk)
-            chunk.leave_row()
+            chunk.let_go()
         self._out = out
         return found
 
