@@ -187,15 +187,16 @@ class ChunkRow:
 
     def __len__(self) -> int:
         """The number of records that have not begun."""
-        return sum([chunk.left for chunk in self.chunks]) + len(self.waiting)
+        with self.lock:  # else those that are made just now would be missing
+            return sum([chunk.left for chunk in self.chunks]) + len(self.waiting)
 
     def break_up(self) -> None:
         """Makes a record of each that has not ended; does nothing if that was done before."""
         with self.lock:
             if not self.broken:
-                self.broken = True
                 for chunk in self.chunks:
                     self.waiting.extend(chunk._break_up())
+                self.broken = True  # last: the thread reads it without the lock
 
     def abandon(self) -> None:
         """Lets nothing begin any more, in a forked copy: what held the lock may not exist there."""

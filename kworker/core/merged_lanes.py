@@ -85,7 +85,8 @@ def settle_chunks(lanes: PartitionLanes, *, break_up: bool = False) -> None:
     With `break_up`, breaks up all that were taken.
     """
     while lanes.chunks_out and (break_up or lanes.chunks_out[0].is_over):
-        lanes.out.extend(lanes.chunks_out.popleft().break_up())
+        chunk = lanes.chunks_out.popleft()
+        lanes.out.extend(chunk.break_up() if break_up else chunk.records or ())
 
 
 def finish(lanes: PartitionLanes, records: Sequence[Record]) -> list[PartitionLanes]:

@@ -127,6 +127,16 @@ def test_a_row_is_broken_up_as_a_whole() -> None:
     assert offsets_of(row.waiting) == [3, 4, 5, 6]
 
 
+def test_a_row_is_broken_once_all_its_records_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its thread would find none of them, and go."""
+    row = a_row(2, 2)
+    seen = []
+    monkeypatch.setattr(Watched, "headers", lambda _: seen.append(row.broken))
+    row.break_up()
+    assert seen == [False] * 4
+    assert row.broken
+
+
 def test_records_of_a_chunk_are_as_others_are() -> None:
     """Also those whose end has to be told record by record."""
     partition = a_partition()
