@@ -21,14 +21,13 @@ class Row(deque[Record]):
 
 
 class Columns(NamedTuple):
-    """What is known of adjacent records of one partition when they are delivered.
+    """The columns of adjacent records of one partition, as they are delivered.
 
     The client has read the headers of all of them without an error, so that they may be read again.
     `taken_ns` is the monotonic time of the poll.
     """
 
     offsets: list[int]
-    keys: list[bytes | None]
     lanes: Sequence[object]
     raws: list[RawMessage]
     taken_ns: int
@@ -37,7 +36,6 @@ class Columns(NamedTuple):
         """Returns the columns of the records from the index `begin` to before `end`."""
         return Columns(
             self.offsets[begin:end],
-            self.keys[begin:end],
             self.lanes[begin:end],
             self.raws[begin:end],
             self.taken_ns,
@@ -50,10 +48,11 @@ class Columns(NamedTuple):
 
     def sizes(self) -> list[int]:
         """Returns the approximate size of each record in memory, in bytes."""
-        return sizes_of(self.raws, self.keys, [raw.headers() for raw in self.raws])
+        raws = self.raws
+        return sizes_of(raws, [raw.key() for raw in raws], [raw.headers() for raw in raws])
 
 
-NO_COLUMNS = Columns([], [], [], [], 0)
+_NO_COLUMNS = Columns([], [], [], 0)
 
 
 class Chunk:
@@ -139,7 +138,7 @@ class Chunk:
         one record runs, whose messages must not keep the others' memory.
         """
         self.row = None
-        self.columns = NO_COLUMNS
+        self.columns = _NO_COLUMNS
         if self.records is not None:
             self.records = [] if self._running is None else [self._running]
 
@@ -212,6 +211,11 @@ class ChunkPart(NamedTuple):
     partition: Partition
     columns: Columns
     memory_bytes: int
+
+    @property
+    def number(self) -> int:
+        """The number of the records."""
+        return len(self.columns.offsets)
 
     def records(self) -> list[Record]:
         """Makes a `Record` of each, with its outcome."""

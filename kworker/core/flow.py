@@ -116,8 +116,8 @@ class Flow:
 
     def leave_parts(self, parts: Sequence[ChunkPart]) -> None:
         """Does what `leave` does, with the records of parts of chunks."""
-        for partition, columns, total in parts:
-            self._leave(partition, len(columns.offsets), total)
+        for part in parts:
+            self._leave(part.partition, part.number, part.memory_bytes)
 
     def _leave(self, partition: Partition, number: int, total: int) -> None:
         partition.in_flight -= number

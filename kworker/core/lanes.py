@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
 from kworker.core import merged_lanes
-from kworker.core.chunk import Chunk, ChunkRow, Row
+from kworker.core.chunk import Chunk, ChunkRow
 from kworker.core.record import Partition, PartitionLanes, Record, follow, followers
 from kworker.core.record_groups import Groups, by_partition
 
@@ -198,7 +198,7 @@ class Lanes:
         From merged lanes, returns a `Row`, of the partitions whose first records are single ones.
         """
         if self._merged:
-            return self._take_merged(most)
+            return merged_lanes.take_records(self._turn, most)
         turn = self._turn
         run: deque[Record] = deque()
         while turn and most > 0:
@@ -218,39 +218,14 @@ class Lanes:
                 run.extend([ready.popleft() for _ in range(share)])
         return run
 
-    def _take_merged(self, most: int) -> Row:
-        run, turn, passed = Row(), self._turn, list[PartitionLanes]()
-        while turn and most > 0:
-            share = max(1, most // len(turn))
-            lanes = turn.popleft()
-            if not lanes.ready:
-                passed.append(lanes)
-                continue
-            run += merged_lanes.take_first(lanes, share)
-            most -= len(lanes.out)
-        turn.extendleft(reversed(passed))
-        return run
-
     def take_chunks(self, most: int) -> ChunkRow | None:
         """Takes chunks of merged lanes, with `most` records or somewhat more.
 
         Returns None if it is the turn of a partition whose first records are single ones.
         """
-        turn = self._turn
-        if not (self._merged and turn) or turn[0].ready:
+        if not (self._merged and self._turn) or self._turn[0].ready:
             return None
-        chunks, passed = list[Chunk](), list[PartitionLanes]()
-        while turn and most > 0:
-            share = max(1, most // len(turn))
-            lanes = turn.popleft()
-            if lanes.ready:
-                passed.append(lanes)
-                continue
-            taken = merged_lanes.take_chunks(lanes, share)
-            chunks += taken
-            most -= sum(map(len, taken))
-        turn.extendleft(reversed(passed))
-        return ChunkRow(chunks)
+        return merged_lanes.take_chunks(self._turn, most)
 
     def take_behind(self, taken: deque[Record], most: int) -> deque[Record]:
         """Takes up to `most` records that wait behind the `taken` ones; returns both.

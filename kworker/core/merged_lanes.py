@@ -4,9 +4,9 @@ While lanes are merged, `PartitionLanes.busy` is empty. `Lanes` says when they a
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from kworker.core.chunk import Chunk
+from kworker.core.chunk import Chunk, ChunkRow, Row
 from kworker.core.record import PartitionLanes, Record, follow, followers
 
 
@@ -60,23 +60,58 @@ def unchunk(lanes: PartitionLanes) -> None:
         lanes.ready.extend(lanes.chunks.popleft().break_up())
 
 
-def take_first(lanes: PartitionLanes, most: int) -> deque[Record]:
-    """Takes up to `most` of the single records of a partition of which none is out."""
-    ready = lanes.ready
-    if most >= len(ready):
-        lanes.out, lanes.ready = ready, deque()
-    else:
-        lanes.out = deque([ready.popleft() for _ in range(most)])
-    return lanes.out
+def take_records(turn: deque[PartitionLanes], most: int) -> Row:
+    """Takes up to `most` records, in turn, of partitions whose first records are single ones."""
+    row = Row()
+
+    def take(lanes: PartitionLanes, share: int) -> int:
+        ready = lanes.ready
+        if share >= len(ready):
+            lanes.out, lanes.ready = ready, deque()
+        else:
+            lanes.out = deque([ready.popleft() for _ in range(share)])
+        row.extend(lanes.out)
+        return len(lanes.out)
+
+    _take_in_turn(turn, most, take)
+    return row
 
 
-def take_chunks(lanes: PartitionLanes, least: int) -> list[Chunk]:
-    """Takes chunks with at least `least` records, if so many wait, of a partition with none out."""
-    waiting, taken = lanes.chunks, lanes.chunks_out
-    while waiting and least > 0:
-        taken.append(chunk := waiting.popleft())
-        least -= len(chunk)
-    return list(taken)
+def take_chunks(turn: deque[PartitionLanes], least: int) -> ChunkRow:
+    """Takes chunks, in turn, of partitions whose first records are in chunks.
+
+    They have at least `least` records, if so many wait.
+    """
+    row: list[Chunk] = []
+
+    def take(lanes: PartitionLanes, share: int) -> int:
+        taken = 0
+        while lanes.chunks and taken < share and not lanes.ready:
+            lanes.chunks_out.append(chunk := lanes.chunks.popleft())
+            taken += len(chunk)
+        row.extend(lanes.chunks_out)
+        return taken
+
+    _take_in_turn(turn, least, take)
+    return ChunkRow(row)
+
+
+def _take_in_turn(
+    turn: deque[PartitionLanes], most: int, take: Callable[[PartitionLanes, int], int]
+) -> None:
+    """Takes an even share of each partition, none of which has anything out, until it is enough.
+
+    `take` takes about a share of one and returns how many; 0 to pass it over, which keeps its turn.
+    """
+    passed: list[PartitionLanes] = []
+    while turn and most > 0:
+        share = max(1, most // len(turn))
+        lanes = turn.popleft()
+        if taken := take(lanes, share):
+            most -= taken
+        else:
+            passed.append(lanes)
+    turn.extendleft(reversed(passed))
 
 
 def settle_chunks(lanes: PartitionLanes, *, break_up: bool = False) -> None:

@@ -13,7 +13,7 @@ _LEAST = 10_000  # records in a row without results, before the next ones come i
 
 
 class Collected(NamedTuple):
-    """What has become of chunks since they were last looked at.
+    """The ends and the records of chunks, since they were last looked at.
 
     `parts` have ended without results. `records` were made of chunks that are broken up: the pool
     has them, or has returned them.
@@ -58,7 +58,7 @@ class Chunks:
             over = chunk.is_over  # first, for the thread goes on
             if (part := chunk.take_ended()) is not None:
                 found.parts.append(part)
-                self._in_a_row += len(part.columns.offsets)
+                self._in_a_row += part.number
             if not over:
                 out.append(chunk)
                 continue
@@ -77,7 +77,7 @@ class Chunks:
         """
         if self._decider.has_circuits or not all(part.partition.open for part in parts):
             return False
-        self._decider.count_succeeded(sum([len(part.columns.offsets) for part in parts]))
+        self._decider.count_succeeded(sum([part.number for part in parts]))
         self._flow.leave_parts(parts)
         return True
 

@@ -88,7 +88,7 @@ class Dispatch:
         )
         self._stages: tuple[Stage, ...] = (quarantine, claims, self._orphans, self.endings)
         self._in_pool: set[Record] = set()
-        # In the pool, too.
+        # The pool has these, too.
         self._chunks = Chunks(lanes, flow, decider, allowed=pool.runs_chunks)
         self._parts: list[ChunkPart] = []  # of chunks: ended without results, and not yet judged
         self._ended_parts: list[ChunkPart] = []  # are judged, and not yet taken

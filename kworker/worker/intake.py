@@ -226,8 +226,8 @@ class Intake:
         lanes = self._lanes.lanes_of(keys)
         self.consumed += len(raws)
         if self._lanes.takes_chunks and self._fit_for_chunks(partition, raws) and not unreadable:
-            columns = Columns(offsets, keys, lanes, raws, self._taken_ns)
-            self._add_chunks(partition, columns, headers)
+            columns = Columns(offsets, lanes, raws, self._taken_ns)
+            self._add_chunks(partition, columns, keys, headers)
             return
         sizes = sizes_of(raws, keys, headers)
         records = records_of(partition, offsets, lanes, sizes, raws, self._taken_ns)
@@ -253,12 +253,16 @@ class Intake:
         return len(raws) >= _CHUNK_LEAST and partition.topic != policy.requeue
 
     def _add_chunks(
-        self, partition: Partition, columns: Columns, headers: list[HeaderList | None]
+        self,
+        partition: Partition,
+        columns: Columns,
+        keys: list[bytes | None],
+        headers: list[HeaderList | None],
     ) -> None:
         for begin in range(0, len(headers), _CHUNK_MOST):
             end = begin + _CHUNK_MOST
             part = columns.part(begin, end)
-            total, most = size_together(part.raws, part.keys, headers[begin:end])
+            total, most = size_together(part.raws, keys[begin:end], headers[begin:end])
             self._flow.enter_together(partition, len(part.raws), total, most)
             self._lanes.add_chunk(Chunk(partition, part, total))
 

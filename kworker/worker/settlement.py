@@ -152,7 +152,7 @@ class Settlement:
         if self._outbox.pending:  # see `_sort`
             self._sort([record for part in parts for record in part.records()])
             return
-        number = sum([len(part.columns.offsets) for part in parts])
+        number = sum([part.number for part in parts])
         self.outcomes += number
         self.counters.done += number
         self.guarantee.settle_parts(parts)

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from kworker.clients.memory.broker import MemoryKafka
+from kworker.core.chunk import Chunk, Columns
 from kworker.core.headers import SOURCE
-from kworker.core.message import Fields, Headers
+from kworker.core.memory_size import size_together
+from kworker.core.message import Fields, Headers, RawMessage
 from kworker.core.outcome import (
     NO_RESULTS,
     Outcome,
@@ -66,6 +68,23 @@ def a_record(
     at = (partition.topic, partition.number, offset)
     raw = Fields(at, timestamp, key, value, headers)
     return records_of(partition, (offset,), (lane,), (size,), (raw,))[0]
+
+
+class Watched(Fields):
+    """A message of which one can tell that it is gone."""
+
+    __slots__ = ("__weakref__",)
+
+
+def a_chunk(partition: Partition, begin: int = 0, number: int = 5) -> Chunk:
+    offsets = list(range(begin, begin + number))
+    raws: list[RawMessage] = [
+        Watched((partition.topic, partition.number, offset), 1, b"%d" % (offset % 2), b"{}", ())
+        for offset in offsets
+    ]
+    keys = [raw.key() for raw in raws]
+    total = size_together(raws, keys, [None] * number).total
+    return Chunk(partition, Columns(offsets, keys, raws, 0), total)
 
 
 def with_outputs(record: Record, outputs: Iterable[Output]) -> Record:

@@ -35,8 +35,7 @@ class AsyncPool:
 
     runs_in_order: ClassVar[bool] = False
     one_is_enough: ClassVar[bool] = False
-
-    runs_chunks = False
+    runs_chunks: ClassVar[bool] = False
 
     def __init__(self, steps: AsyncSteps, hands: Sequence[Hand], loop: HandlerLoop) -> None:
         """`loop` belongs to `Handlers`: it is started before this pool, and ended after it."""

@@ -45,8 +45,7 @@ class BatchPool:
 
     runs_in_order: ClassVar[bool] = False
     one_is_enough: ClassVar[bool] = False
-
-    runs_chunks = False
+    runs_chunks: ClassVar[bool] = False
 
     def __init__(
         self,

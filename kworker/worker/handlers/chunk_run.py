@@ -27,7 +27,7 @@ NOTE_EVERY_NS = 100_000
 
 
 class ChunkEnd(NamedTuple):
-    """What a thread has done of a chunk.
+    """The end of a thread's work on a chunk.
 
     `done` records ran. `last` is the one that broke the chunk up, or that ran while the poll thread
     did; None for a chunk that is whole.

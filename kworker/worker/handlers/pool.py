@@ -20,8 +20,9 @@ class Pool(Protocol):
     """The interface of a pool of threads, or of an event loop, that runs handlers."""
 
     completed: CompletionQueue
-    runs_chunks: bool
 
+    @property
+    def runs_chunks(self) -> bool: ...
     @property
     def runs_in_order(self) -> bool: ...  # the records of one call of `Take`
     @property

@@ -13,33 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.chunk import Chunk, ChunkRow, Columns
+from kworker.core.chunk import Chunk, ChunkRow
 from kworker.core.lanes import Lanes
 from kworker.core.memory_size import size_together, sizes_of
-from kworker.core.message import Fields, RawMessage
+from kworker.core.message import Fields
 from kworker.core.outcome import NO_RESULTS
-from kworker.core.record import Partition, Record
+from kworker.core.record import Record
 from kworker.worker.chunks import Chunks
-from tests.support.records import a_partition, a_record
+from tests.support.records import Watched, a_chunk, a_partition, a_record
 
 SIZE = 5
-
-
-class Watched(Fields):
-    """A message of which one can tell that it is gone."""
-
-    __slots__ = ("__weakref__",)
-
-
-def a_chunk(partition: Partition, begin: int = 0, number: int = SIZE) -> Chunk:
-    offsets = list(range(begin, begin + number))
-    raws: list[RawMessage] = [
-        Watched((partition.topic, partition.number, offset), 1, b"%d" % (offset % 2), b"{}", ())
-        for offset in offsets
-    ]
-    keys = [raw.key() for raw in raws]
-    total = size_together(raws, keys, [None] * number).total
-    return Chunk(partition, Columns(offsets, keys, keys, raws, 0), total)
 
 
 def a_row(*sizes: int) -> ChunkRow:

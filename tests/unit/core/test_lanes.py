@@ -14,8 +14,7 @@ from kworker.core.chunk import Row
 from kworker.core.lanes import Lanes
 from kworker.core.record import Partition, Record
 from kworker.core.record_groups import edges
-from tests.support.records import a_partition, a_record
-from tests.unit.core.test_chunk import a_chunk
+from tests.support.records import a_chunk, a_partition, a_record
 
 KEYS = st.sampled_from([None, b"", b"a", b"b", b"c"])
 
