@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kworker.clients.delivery import refused_at_once
-from kworker.clients.errors import Abortable, Broken, KafkaRequestError, QueueFull
+from kworker.clients.errors import Abortable, KafkaRequestError, QueueFull
 from kworker.clients.producer import drop_all, hand_over
 from kworker.clients.topic_partitions import offsets_of
+from kworker.clients.transaction_errors import transaction_error, transaction_refusal
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
@@ -25,11 +25,6 @@ _SOCKET_TIMEOUT_MS = 60_000  # the library's own
 _STATISTICS_MS = 250  # between two statistics
 _STATISTICS_TIMEOUT_S = 2.0  # for them
 _RETRY_BACKOFF_MS = 100  # the library's own: it sends nothing again before most of this is over
-_FENCED = frozenset(
-    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
-)
-# What the library says instead of what is wrong: the transaction takes nothing more.
-_OVER = frozenset({KafkaError._STATE, KafkaError._FATAL, KafkaError._FENCED})
 _UNDER_WAY = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -102,7 +97,7 @@ class KafkaTransactor:
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
-            raise _converted(error) from None
+            raise transaction_error(error) from None
         self._open = True
 
     def produce(self, output: Output) -> None:
@@ -122,7 +117,7 @@ class KafkaTransactor:
                     ) from None
                 self.poll(_FULL_WAIT_S)
             except KafkaException as error:
-                raise _converted(error) from None
+                raise transaction_error(error) from None
             else:
                 return
 
@@ -136,9 +131,7 @@ class KafkaTransactor:
         try:
             hand_over(self._produce, output, refused)
         except KafkaException as error:
-            if error.args[0].code() in _OVER:
-                raise Broken(str(error.args[0])) from None
-            raise refused_at_once(error.args[0]) from None
+            raise transaction_refusal(error) from None
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Calls the callbacks for reports and errors that have come, or come within `wait_s`."""
@@ -269,7 +262,7 @@ class KafkaTransactor:
             raise KafkaRequestError(text, retriable=True)
         if failures:
             self._fatal = failures[0].args[0].fatal()
-            raise _converted(failures[0])
+            raise transaction_error(failures[0])
 
     def _on_error(self, error: KafkaError) -> None:
         self._disturbance = error.str()
@@ -290,10 +283,3 @@ def _give_up(abort: Callable[[float], None], timeout_s: float) -> None:
             time.sleep(_AGAIN_S)
         else:
             return
-
-
-def _converted(error: KafkaException) -> KafkaRequestError:
-    cause = error.args[0]
-    if cause.code() in _FENCED or not cause.txn_requires_abort():
-        return KafkaRequestError(str(cause), retriable=cause.code() not in _FENCED)
-    return Abortable(str(cause), retriable=True)

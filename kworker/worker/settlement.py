@@ -22,7 +22,7 @@ from kworker.core.record_groups import all_ended_well, all_without_results
 from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
-from kworker.worker.publish.outbox import Outbox, Undeliverable
+from kworker.worker.publish.outbox import Outbox
 
 _HELD_SHOWN = 3  # dead letters that their topic refuses
 _outcome = attrgetter("outcome")
@@ -84,7 +84,7 @@ class Settlement:
     def held(self) -> list[str]:
         """One line per refused retry or dead letter, for the first few; one line for the rest."""
         held = self._outbox.held
-        lines = [_held(each) for each in held[:_HELD_SHOWN]]
+        lines = [each.describe() for each in held[:_HELD_SHOWN]]
         if len(held) > _HELD_SHOWN:
             lines.append(f"{len(held) - _HELD_SHOWN} more are refused like that")
         return lines
@@ -286,13 +286,3 @@ def _reason(record: Record) -> str:
     assert isinstance(record.outcome, DeadLettered)
     [letter] = record.outcome
     return (dict(letter.headers)[headers.REASON] or b"").decode()
-
-
-def _held(letter: Undeliverable) -> str:
-    source = letter.record.source
-    what = "dead letter" if isinstance(letter.record.outcome, DeadLettered) else "retry"
-    return (
-        f"{letter.topic} refuses the {what} of {source.topic}:{source.partition}"
-        f":{source.offset} ({letter.why}): it waits and is tried again every 10 s, all others"
-        " go on"
-    )

@@ -21,7 +21,8 @@ from kworker.worker.publish.at_least_once import AtLeastOnce, DeliveryGuarantee
 from kworker.worker.publish.committer import CommitPolicy, Committer
 from kworker.worker.publish.exactly_once import ExactlyOnce
 from kworker.worker.publish.in_doubt import FencePolicy, FencingJudge
-from kworker.worker.publish.outbox import Outbox, OutboxPolicy
+from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.outbox_policy import OutboxPolicy
 from kworker.worker.publish.publisher import Publisher
 from kworker.worker.publish.transactor import TransactionPolicy
 from kworker.worker.quarantine.no_quarantine import NoQuarantine

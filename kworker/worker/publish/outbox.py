@@ -2,41 +2,20 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from kworker.clients.errors import KafkaRequestError, Oversized
 from kworker.core.outcome import PlainResult
 from kworker.core.record import Partition, Record, pack
-from kworker.worker.publish.refusals import Refusals, alone, without
+from kworker.worker.publish.outbox_policy import OutboxPolicy
+from kworker.worker.publish.refusals import Refusals
+from kworker.worker.publish.selection import alone, without
+from kworker.worker.publish.undeliverable import Undeliverable
 from kworker.worker.topic_limits import TopicLimits
 
 _OBJECT_BYTES = 600  # what an output and its record cost beside the payload
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxPolicy:
-    """The limits of waiting outputs, and the delays before a refused output is tried again."""
-
-    bytes_max: int
-    records_max: int
-    retry_s: float = 1.0
-    retry_silent_s: float = 5.0  # if the topic did not answer; doubles while that goes on
-    retry_letter_s: float = 10.0  # a dead letter that its topic refused for good
-
-
-class Undeliverable(NamedTuple):
-    """A record with an output that its topic refuses for good.
-
-    `again` is True if that output was refused before, and then tried once more.
-    """
-
-    record: Record
-    topic: str
-    why: str
-    again: bool = False
 
 
 class Outbox:

@@ -1,7 +1,7 @@
 """Topics that refused outputs and back off, and the records that wait for them."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from math import inf
 from typing import NamedTuple
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of, unanswered
 from kworker.core.record import Record
 from kworker.worker.publish.refusal_search import RefusalSearch
+from kworker.worker.publish.selection import alone, is_for, without
 from kworker.worker.publish.silent_topics import NO_ANSWER, SilentTopics
 from kworker.worker.topic_limits import TopicLimits
 
@@ -272,22 +273,3 @@ class Refusals:
                 self._accused.discard(topic)
                 if search := self._searches.get(topic):
                     search.took = True
-
-
-def is_for(record: Record, topic: str) -> bool:
-    return any(output.topic == topic for output in record.outputs)
-
-
-def alone(record: Record) -> Record:
-    """Unpacks a record before it waits, and returns it.
-
-    The value of a packed record is a part of one bytes object, which has the values of many
-    records. While one of these records is packed, the whole object stays in memory. An unpacked
-    record has only its own value.
-    """
-    record.unpack()
-    return record
-
-
-def without(records: Iterable[Record], going: Collection[Record]) -> list[Record]:
-    return [record for record in records if record not in going]

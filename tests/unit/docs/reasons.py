@@ -70,7 +70,7 @@ OTHER_TEXTS = {
         "the preflight check crashed (…)": "a start that ends with 78",
         "…: the handler's module cannot be imported": "a start that ends with 78",
     },
-    "worker/settlement.py": {"dead letter": "a part of another text"},
+    "worker/publish/undeliverable.py": {"dead letter": "a part of another text"},
 }
 # Functions, classes and constants that hold texts for those functions.
 FURTHER = {
@@ -93,7 +93,8 @@ FURTHER = {
     "worker/intake.py": {"_NO_POSITION"},
     "worker/poll_loop.py": {"_map_full"},
     "worker/publish/silent_topics.py": {"NO_ANSWER"},
-    "worker/settlement.py": {"_held", "held"},
+    "worker/publish/undeliverable.py": {"describe"},
+    "worker/settlement.py": {"held"},
 }
 _NAMED = re.compile(r"problems?$")
 _ASSIGNED = re.compile(r"problem|silence")

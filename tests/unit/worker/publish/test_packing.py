@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.producer import MemoryProducer
 from kworker.core.record import PACKED, Record, pack
-from kworker.worker.publish.outbox import Outbox, OutboxPolicy
+from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.outbox_policy import OutboxPolicy
 from kworker.worker.publish.publisher import Publisher
 from tests.support.records import a_partition, a_record, plain_result_of
 

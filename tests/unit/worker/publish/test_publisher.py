@@ -12,7 +12,8 @@ from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.producer import MemoryProducer
 from kworker.core.outcome import Output, Results
 from kworker.core.record import Record
-from kworker.worker.publish.outbox import Outbox, OutboxPolicy
+from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.outbox_policy import OutboxPolicy
 from kworker.worker.publish.output_batch import PRODUCE_MOST
 from kworker.worker.publish.publisher import Publisher, ReportPolicy
 from tests.support.records import a_partition, a_record, with_outputs

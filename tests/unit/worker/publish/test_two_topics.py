@@ -6,7 +6,8 @@ from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
 from kworker.core.record import Record
-from kworker.worker.publish.outbox import Outbox, OutboxPolicy
+from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.outbox_policy import OutboxPolicy
 from kworker.worker.publish.output_batch import OutputBatch
 from tests.support.records import a_partition, a_record, with_outputs
 
