@@ -49,9 +49,12 @@ class Outbox:
         self._try_held_at = inf
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterates over the records in `waiting`, `refusals` and `held`, and the too large ones."""
+        """Iterates over the records in `waiting`, `refusals` and `held`, and the too large ones.
+
+        Once each: one that is tried for one topic may be in the search of another.
+        """
         held = (letter.record for letter in self._held)
-        return chain(self.waiting, self.refusals, held, self._large)
+        return iter(dict.fromkeys(chain(self.waiting, self.refusals, held, self._large)))
 
     def unsent(self) -> list[Record]:
         """Returns the pending records that are in no batch and in no transaction."""
@@ -125,7 +128,8 @@ class Outbox:
             self._tried_again = frozenset(letter.record for letter in self._held)
             self.waiting.extendleft(self._tried_again)
             self._held = []
-        self.waiting.extendleft(reversed(self.refusals.next(now)))
+        if first := dict.fromkeys(self.refusals.next(now)):  # some may wait for another topic, too
+            self.waiting = deque([*first, *without(self.waiting, first)])
 
     def _measure(self, now: float) -> None:
         """Moves records to `undeliverable` if an output exceeds the present limit of its topic.
@@ -133,7 +137,7 @@ class Outbox:
         These outputs would be refused, so they are not sent.
         """
         self._measured = self._limits.version
-        for record in [*self.waiting, *self.refusals]:
+        for record in dict.fromkeys(chain(self.waiting, self.refusals)):
             over = next((o for o in record.outputs if not self._limits.fits(o)), None)
             if over is not None:
                 most = self._limits.max_bytes(over.topic)

@@ -48,8 +48,8 @@ class Refusals:
         self._accused: set[str] = set()  # topics that took nothing since a verdict
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterates over all records that wait here."""
-        return chain(self._waiting, *self._searches.values())
+        """Iterates over all records that wait here, once each: two topics may search for one."""
+        return iter(dict.fromkeys(chain(self._waiting, *self._searches.values())))
 
     def blocks(self, record: Record) -> bool:
         """Returns True if the record must wait, because one of its topics backs off.
@@ -86,8 +86,19 @@ class Refusals:
                 self._send_stranger(topic, search)
             if portion := search.begin(now):
                 self._portion = frozenset(portion)
+                self._leave_other_places(search)
                 return portion
         return []
+
+    def _leave_other_places(self, search: RefusalSearch) -> None:
+        """Lets the records that `search` tries now be nowhere else here, so that each goes once.
+
+        If another of their topics refuses them again, they come back to its search.
+        """
+        self._waiting = deque(without(self._waiting, self._portion))
+        for other in self._searches.values():
+            if other is not search:
+                other.forget(self._portion)
 
     def _send_stranger(self, topic: str, search: RefusalSearch) -> None:
         stranger = next((r for r in self._waiting if is_for(r, topic)), None)

@@ -28,16 +28,31 @@ class Stage:
         self.written: list[tuple[int, str]] = []  # offsets and topics
         self.now = 100.0
         self.settled: list[int] = []
+        self._sent: list[tuple[Record, Output]] = []
 
     def add(self, offset: int, *topics: str) -> None:
         """A record with a result for each topic."""
         outputs = [Output(topic, None, b"%d" % offset, []) for topic in topics]
         self.backlog.add([with_outputs(a_record(self._partition, offset), outputs)])
 
+    def drop(self) -> list[Record]:
+        """What is let go as the partition goes."""
+        return self.backlog.drop(self._partition)
+
+    def begin(self) -> list[Record]:
+        """Produces what may be produced; returns the records in the batch."""
+        return self._fill(only_torn=False)
+
     def turn(self, *, only_torn: bool = False) -> None:
         """Produces what may be produced, and hears its reports."""
+        self._fill(only_torn=only_torn)
+        self.end()
+        condemned = [each.record for each in self.backlog.undeliverable]
+        everywhere = [*self.backlog, *condemned]
+        assert len(set(everywhere)) == len(everywhere) == self.backlog.pending - self.batch.torn
+
+    def _fill(self, *, only_torn: bool) -> list[Record]:
         self.now += 0.5
-        sent: list[tuple[Record, Output]] = []
 
         def produce(output: Output, record: object) -> None:
             if self.room is not None:
@@ -49,18 +64,20 @@ class Stage:
             if output.topic == self.closed and self.closes_after is not None:
                 self.closes_after -= 1
             assert isinstance(record, Record)
-            sent.append((record, output))
+            self._sent.append((record, output))
 
         self.batch.fill(produce, self.now, only_torn=only_torn)
+        return self.batch.begun
+
+    def end(self) -> None:
+        """Hears the reports."""
+        sent, self._sent = self._sent, []
         for record, output in sent:
             if (record.offset, output.topic) in self.invalid:
                 record(INVALID, Fields((output.topic, 0, -1), 0, None, None, ()))
             else:
                 self.written.append((record.offset, output.topic))
         self.settled += [record.offset for record in self.batch.finish(self.now)]
-        condemned = [each.record for each in self.backlog.undeliverable]
-        everywhere = [*self.backlog, *condemned]
-        assert len(set(everywhere)) == len(everywhere) == self.backlog.pending - self.batch.torn
 
 
 def test_a_record_searched_by_two_topics_is_not_forgotten() -> None:
@@ -135,3 +152,50 @@ def test_only_the_rest_of_a_torn_record_goes_to_an_outdated_producer() -> None:
     assert stage.written == [(0, "a"), (0, "a")]
     stage.turn()
     assert stage.settled == [0, 1]
+
+
+def test_a_record_that_two_topics_look_for_counts_once() -> None:
+    """It was let go twice when its partition went, and the backlog counted fewer than it had."""
+    stage = Stage()
+    stage.add(0, "a")
+    stage.add(1, "a", "b")
+    stage.add(2, "b")
+    stage.invalid = {(0, "a"), (1, "b"), (2, "b")}
+    stage.begin()
+    stage.end()
+    assert sorted(record.offset for record in stage.drop()) == [0, 1, 2]
+    assert stage.backlog.pending == 0
+
+
+def test_what_is_tried_for_one_topic_is_not_let_go_for_another() -> None:
+    """It was in the batch: it left the backlog a second time when that ended."""
+    stage = Stage()
+    stage.add(0, "a")
+    stage.add(1, "a", "b")
+    stage.add(2, "b")
+    stage.invalid = {(0, "a"), (1, "b"), (2, "b")}
+    stage.begin()
+    stage.end()
+    for _ in range(2):
+        tried = stage.begin()
+        assert tried
+        assert not {*tried} & {*stage.backlog}
+        stage.end()
+
+
+def test_a_record_that_two_topics_look_for_is_written_once() -> None:
+    """One of them closed: the record waited for that one, and was tried for the other as well."""
+    stage = Stage()
+    stage.add(0, "a")
+    stage.add(1, "a", "b")
+    stage.add(2, "a", "b")
+    stage.invalid = {(0, "a"), (1, "a"), (2, "a"), (1, "b"), (2, "b")}
+    stage.turn()
+    stage.invalid, stage.closed = set(), "a"
+    for _ in range(3):
+        stage.turn()
+    stage.closed = ""
+    for _ in range(12):
+        stage.turn()
+    assert sorted(stage.settled) == [0, 1, 2]
+    assert stage.backlog.pending == 0
