@@ -2,15 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kworker.clients.delivery import refused_at_once
+from kworker.clients.delivery import Queued, Refused, refused_at_once
 from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.core.headers import SOURCE
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 
 _LOG = logging.getLogger("librdkafka")
 _PURGED_S = 1.0
@@ -46,6 +47,16 @@ class KafkaProducer:
             hand_over(self._produce, output, refused)
         except KafkaException as error:
             raise refused_at_once(error.args[0]) from None
+
+    def produce_plain(self, results: PlainResults, refused: Sequence[Refused]) -> Queued:
+        """Queues results, as far as the client takes them, without waiting.
+
+        For a result that is not written, `poll` calls the function of its record in `refused`.
+        """
+        number, error = hand_over_plain(self._produce, results, refused)
+        if isinstance(error, KafkaException):
+            return Queued(number, refused_at_once(error.args[0]))
+        return Queued(number, error)
 
     def poll(self) -> None:
         """Calls the callbacks of delivery reports that have come. Never waits."""
@@ -91,6 +102,26 @@ def hand_over(
         )
     except BufferError:
         raise QueueFull from None
+
+
+def hand_over_plain(
+    produce: Any, results: PlainResults, refused: Sequence[Refused]
+) -> tuple[int, QueueFull | KafkaException | None]:
+    """Passes results to `produce`, a method of a producer, until it raises.
+
+    Returns the number of records that were done before, and what was raised.
+    """
+    topic, nth = results.topic, 0
+    columns = zip(results.values, results.keys, results.sources, refused, strict=True)
+    try:
+        for nth, (value, key, source, report) in enumerate(columns):  # noqa: B007 - told below
+            if value is not None:
+                produce(topic, value, key, -1, report, None, 0, [(SOURCE, source)])
+    except BufferError:
+        return nth, QueueFull()
+    except KafkaException as error:
+        return nth, error
+    return len(results), None
 
 
 def drop_all(producer: Producer, poll: Callable[[float], object]) -> None:

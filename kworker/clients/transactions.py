@@ -3,20 +3,22 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from kworker.clients.delivery import Queued, Refused
 from kworker.clients.errors import Abortable, KafkaRequestError, QueueFull
-from kworker.clients.producer import drop_all, hand_over
+from kworker.clients.producer import drop_all, hand_over, hand_over_plain
 from kworker.clients.topic_partitions import offsets_of
 from kworker.clients.transaction_errors import transaction_error, transaction_refusal
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 
 _LOG = logging.getLogger("librdkafka")
 _FULL_WAIT_S = 0.05
@@ -132,6 +134,16 @@ class KafkaTransactor:
             hand_over(self._produce, output, refused)
         except KafkaException as error:
             raise transaction_refusal(error) from None
+
+    def queue_plain(self, results: PlainResults, refused: Sequence[Refused]) -> Queued:
+        """Adds results to the transaction, as far as it takes them, without waiting.
+
+        For a result that is not written, `poll` calls the function of its record in `refused`.
+        """
+        number, error = hand_over_plain(self._produce, results, refused)
+        if isinstance(error, KafkaException):
+            return Queued(number, transaction_refusal(error))
+        return Queued(number, error)
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Calls the callbacks for reports and errors that have come, or come within `wait_s`."""

@@ -9,14 +9,15 @@ from typing import NamedTuple
 from kworker.core.memory_size import sizes_of
 from kworker.core.message import RawMessage
 from kworker.core.outcome import NO_RESULTS
+from kworker.core.plain_results import PlainResults
 from kworker.core.record import Partition, Record, records_of
 
 
 class Row(deque[Record]):
     """Records that one thread runs one after the other, since any may be of the same lane.
 
-    The records of a partition are adjacent. If one ends without results, those of its partition
-    that come after it have to be put back.
+    The records of a partition are adjacent. If one does not end well, those of its partition that
+    come after it have to be put back.
     """
 
 
@@ -60,34 +61,39 @@ class Chunk:
 
     If handlers do nothing, a fifth of a worker's CPU time goes into making, counting and freeing a
     `Record` for each. So a chunk has columns. It is broken up into records only if one of them ends
-    other than with `NO_RESULTS`, or if the poll thread needs one. The thread that runs it iterates
-    over `unbegun`, of which nothing is left then.
+    other than with `NO_RESULTS` or one plain result, or if the poll thread needs one. The thread
+    that runs it iterates over `unbegun`, of which nothing is left then.
     """
 
     __slots__ = (
         "_counted",
         "_finished",
         "_first",
-        "_memory_bytes",
         "_running",
         "columns",
+        "memory_bytes",
         "partition",
         "records",
+        "results_topic",
         "row",
         "unbegun",
+        "values",
     )
 
     def __init__(self, partition: Partition, columns: Columns, memory_bytes: int) -> None:
         """`memory_bytes` is the sum of the records' sizes (see `sizes_of`)."""
         self.partition = partition
         self.columns = columns
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self.unbegun: Iterator[RawMessage] = iter(columns.raws)
         self.row: ChunkRow | None = None  # in which it was taken, until it is over
         self.records: list[Record] | None = None  # since it was broken up: without those that ended
+        # Of plain results, which the thread adds: None for a record without, if others follow.
+        self.values: list[bytes | None] = []
+        self.results_topic = ""  # set before that
         self._first = 0  # the index of the first of `records`
         self._running: Record | None = None  # of `records`, the one that had begun
-        self._finished = False  # all ended with NO_RESULTS, and it was not broken up
+        self._finished = False  # all ended well, and it was not broken up
         self._counted = 0  # of those that ended, how many `take_ended` has returned
 
     def __len__(self) -> int:
@@ -121,15 +127,20 @@ class Chunk:
         self._running = self.records[0] if begun else None
         return self.records[begun - self._first :]
 
-    def finish(self) -> Record | None:
+    def finish(self, value: bytes | None = None) -> Record | None:
         """Notes that the thread has nothing left in `unbegun`, and what it began has ended well.
 
-        Returns the record that was made of the last one that it began, if it was broken up.
+        Returns the record that was made of the last one that it began, if it was broken up, with
+        its outcome. `value` is that of its result.
         """
         if (row := self.row) is not None:
             with row.lock:
                 self._finished = self.records is None
-        return self._running
+        if (last := self._running) is not None:
+            own = (last.offset,), (last.raw,), (value,)
+            result = PlainResults.of(self.results_topic, self.partition, *own).output(0)
+            last.outcome = result or NO_RESULTS
+        return last
 
     def let_go(self) -> None:
         """Ends the references to all but the record that runs, once what is over was taken.
@@ -139,6 +150,7 @@ class Chunk:
         """
         self.row = None
         self.columns = _NO_COLUMNS
+        self.values.clear()
         if self.records is not None:
             self.records = [] if self._running is None else [self._running]
 
@@ -148,7 +160,7 @@ class Chunk:
         return self._finished or self.records is not None
 
     def take_ended(self) -> "ChunkPart | None":
-        """Returns those that have ended with NO_RESULTS since the last call. For the poll thread.
+        """Returns those that have ended well since the last call. For the poll thread.
 
         While the chunk is whole, the last one that began counts as running.
         """
@@ -163,10 +175,12 @@ class Chunk:
         begin, self._counted = self._counted, ended
         if begin == ended:
             return None
-        if ended - begin == len(self):
-            return ChunkPart(self.partition, self.columns, self._memory_bytes)
-        part = self.columns.part(begin, ended)
-        return ChunkPart(self.partition, part, sum(part.sizes()))
+        part, memory_bytes = self.columns, self.memory_bytes
+        if ended - begin < len(self):
+            part = part.part(begin, ended)
+            memory_bytes = sum(part.sizes())
+        values = self.values[begin:ended]
+        return ChunkPart(self.partition, part, memory_bytes, self.results_topic, values)
 
 
 class ChunkRow:
@@ -206,20 +220,38 @@ class ChunkRow:
 
 
 class ChunkPart(NamedTuple):
-    """Records of a chunk that have ended with NO_RESULTS."""
+    """Records of a chunk that have ended well, each with one plain result or with none.
+
+    Of those after the last of `values`, none has a result.
+    """
 
     partition: Partition
     columns: Columns
     memory_bytes: int
+    results_topic: str = ""
+    values: Sequence[bytes | None] = ()
 
     @property
     def number(self) -> int:
         """The number of the records."""
         return len(self.columns.offsets)
 
+    @property
+    def offsets(self) -> list[int]:
+        return self.columns.offsets
+
+    def results(self) -> PlainResults:
+        """Returns the results of all."""
+        offsets, raws = self.columns.offsets, self.columns.raws
+        return PlainResults.of(self.results_topic, self.partition, offsets, raws, self.values)
+
     def records(self) -> list[Record]:
         """Makes a `Record` of each, with its outcome."""
         records = self.columns.records(self.partition)
         for record in records:
             record.outcome = NO_RESULTS
+        if self.values:
+            results = self.results()
+            for nth, record in enumerate(records):
+                record.outcome = results.output(nth) or NO_RESULTS
         return records

@@ -58,7 +58,7 @@ class Lanes:
         # Where records of a partition run that are not its own: those of a requeue partition.
         self._guests: dict[Partition, WeakSet[PartitionLanes]] = {}
         self.chunked = False  # whether merged lanes get new records in chunks
-        self._merged = False
+        self.merged = False  # see `set_merged`
         self._merge_at: float | None = 0.0  # None: lanes were split just now
 
     @property
@@ -85,7 +85,7 @@ class Lanes:
         """
         if not wanted:
             self._split()
-        elif not (self._merged or self._ordering == "none" or self._parked or self._holding):
+        elif not (self.merged or self._ordering == "none" or self._parked or self._holding):
             if self._merge_at is None:
                 self._merge_at = now + _MERGE_AFTER_S
             if now < self._merge_at:
@@ -108,7 +108,7 @@ class Lanes:
         return True
 
     def _merge(self) -> None:
-        self._merged = True
+        self.merged = True
         for lanes in self._all.values():
             merged_lanes.merge(lanes, self._ahead)
         self._ahead.clear()
@@ -116,9 +116,9 @@ class Lanes:
 
     def _split(self) -> None:
         """Splits merged lanes; does nothing if they are split."""
-        if not self._merged:
+        if not self.merged:
             return
-        self._merged, self._merge_at = False, None
+        self.merged, self._merge_at = False, None
         for lanes in self._all.values():
             taken, waiting = merged_lanes.split(lanes)
             self._add(lanes, taken)
@@ -141,7 +141,7 @@ class Lanes:
     @property
     def takes_chunks(self) -> bool:
         """True if new records are to be added by `add_chunk`. That needs merged lanes."""
-        return self._merged and self.chunked
+        return self.merged and self.chunked
 
     def add_chunk(self, chunk: Chunk) -> None:
         """Adds records of one partition, in the order in which they were delivered."""
@@ -173,7 +173,7 @@ class Lanes:
         self._add(lanes, (record,))
 
     def _add(self, lanes: PartitionLanes, records: Iterable[Record]) -> None:
-        if self._merged:
+        if self.merged:
             waited = bool(lanes.ready or lanes.chunks)
             merged_lanes.add(lanes, records)
             if not waited and merged_lanes.may_be_taken(lanes):
@@ -197,7 +197,7 @@ class Lanes:
 
         From merged lanes, returns a `Row`, of the partitions whose first records are single ones.
         """
-        if self._merged:
+        if self.merged:
             return merged_lanes.take_records(self._turn, most)
         turn = self._turn
         run: deque[Record] = deque()
@@ -223,7 +223,7 @@ class Lanes:
 
         Returns None if it is the turn of a partition whose first records are single ones.
         """
-        if not (self._merged and self._turn) or self._turn[0].ready:
+        if not (self.merged and self._turn) or self._turn[0].ready:
             return None
         return merged_lanes.take_chunks(self._turn, most)
 
@@ -233,7 +233,7 @@ class Lanes:
         The records of one lane follow each other, in its order. Each may run only if the one before
         it has ended with results; otherwise it has to be put back.
         """
-        if self._merged:
+        if self.merged:
             return taken  # and what waits is behind others
         row: deque[Record] = deque()
         share = -(-most // len(taken))
@@ -270,7 +270,7 @@ class Lanes:
         meanwhile holds no lane, and is ignored. `groups` has the same records by partition, if the
         caller has grouped them.
         """
-        if self._merged:
+        if self.merged:
             for partition, own in by_partition(records) if groups is None else groups:
                 self._turn += merged_lanes.finish(partition.lanes, own)
             return

@@ -36,6 +36,15 @@ def all_without_results(records: Sequence[Record]) -> bool:
     return outcomes.count(NO_RESULTS) == len(outcomes)
 
 
+def all_plain(records: Sequence[Record]) -> bool:
+    """Returns True if each record ended well with one plain result, or without results."""
+    if all_without_results(records):
+        return True
+    outcomes = [record.outcome for record in records]
+    plain = list(map(type, outcomes)).count(PlainResult)
+    return plain == len(outcomes) or plain + outcomes.count(NO_RESULTS) == len(outcomes)
+
+
 def all_ended_well(records: Sequence[Record]) -> bool:
     """Returns True if all outcomes are `Succeeded`: one fast check of many records."""
     if all_without_results(records):

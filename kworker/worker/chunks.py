@@ -6,16 +6,16 @@ from kworker.core.chunk import Chunk, ChunkPart, ChunkRow
 from kworker.core.flow import Flow
 from kworker.core.lanes import Lanes
 from kworker.core.record import Record
-from kworker.core.record_groups import WithoutResults
+from kworker.core.record_groups import all_plain
 from kworker.worker.retries.decider import RetryDecider
 
-_LEAST = 10_000  # records in a row without results, before the next ones come in chunks
+_LEAST = 10_000  # records in a row that ended well, before the next ones come in chunks
 
 
 class Collected(NamedTuple):
     """The ends and the records of chunks, since they were last looked at.
 
-    `parts` have ended without results. `records` were made of chunks that are broken up: the pool
+    `parts` have ended well. `records` were made of chunks that are broken up: the pool
     has them, or has returned them.
     """
 
@@ -26,8 +26,8 @@ class Collected(NamedTuple):
 class Chunks:
     """The chunks that were handed to the pool, and are whole. Owned by the poll thread.
 
-    A chunk costs less than its records, as long as none of these ends with results or fails. So
-    records come in chunks once many in a row have ended without results, until one does not.
+    A chunk costs less than its records, as long as each ends with one plain result or with none. So
+    records come in chunks once many in a row have ended like that, until one does not.
     """
 
     def __init__(self, lanes: Lanes, flow: Flow, decider: RetryDecider, *, allowed: bool) -> None:
@@ -83,8 +83,7 @@ class Chunks:
 
     def ended(self, records: list[Record]) -> None:
         """Decides whether records come in chunks, as `records` have just got a final outcome."""
-        if type(records) is WithoutResults:
-            self._in_a_row += len(records)
-        elif records:
-            self._in_a_row = 0
-        self._lanes.chunked = self._allowed and self._in_a_row >= _LEAST
+        if records:
+            plain = self._allowed and self._lanes.merged and all_plain(records)
+            self._in_a_row = self._in_a_row + len(records) if plain else 0
+        self._lanes.chunked = self._in_a_row >= _LEAST

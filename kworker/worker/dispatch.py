@@ -25,6 +25,7 @@ from kworker.worker.handlers.stall_timer import StallTimer
 from kworker.worker.idempotency.claim_client import ClaimClient
 from kworker.worker.idempotency.unclaimed import Unclaimed
 from kworker.worker.orphans import FinishedRun, LaneBusy, OrphanedRuns
+from kworker.worker.publish.result_block import ResultBlock
 from kworker.worker.quarantine.no_quarantine import NoQuarantine
 from kworker.worker.quarantine.quarantine import Quarantine
 from kworker.worker.retries.decider import RetryDecider
@@ -90,7 +91,7 @@ class Dispatch:
         self._in_pool: set[Record] = set()
         # The pool has these, too.
         self._chunks = Chunks(lanes, flow, decider, allowed=pool.runs_chunks)
-        self._parts: list[ChunkPart] = []  # of chunks: ended without results, and not yet judged
+        self._parts: list[ChunkPart] = []  # of chunks: ended well, and not yet judged
         self._ended_parts: list[ChunkPart] = []  # are judged, and not yet taken
         self._adopted: list[Record] = []  # have an outcome already, and end in the next turn
         self._shedding: Collection[Partition] = ()  # nothing of these begins
@@ -211,7 +212,7 @@ class Dispatch:
         return finished
 
     def take_parts(self) -> list[ChunkPart]:
-        """Returns those parts of chunks that have ended without results. Called after `turn`."""
+        """Returns those parts of chunks that have ended well. Called after `turn`."""
         ended, self._ended_parts = self._ended_parts, []
         return ended
 
@@ -369,6 +370,11 @@ class Dispatch:
         self._quarantine.settled(records)
         if self.rejections.any:
             self.rejections.settled(records)
+
+    def settled_blocks(self, blocks: Iterable[ResultBlock]) -> None:
+        """Does what `settled` does, with the records of blocks. None of these has a claim."""
+        if not self._admission.open:  # else there are no suspects, and nothing is rejected
+            self.settled([record for block in blocks for record in block.records()])
 
     def settled_failures(self, retried: list[Record], dead: list[Record]) -> None:
         """Releases the claims of records whose retries or dead letters are durable.

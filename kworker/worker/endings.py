@@ -153,7 +153,7 @@ class Endings:
         return records
 
     def _judge_others(self, others: list[Record]) -> list[Record]:
-        """Decides what follows for `others`, which are the records that ended without results.
+        """Decides what follows for `others`, which are the records that did not end well.
 
         Does the same for records that ended before they could run. Returns the records whose
         outcome is final.

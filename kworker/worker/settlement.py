@@ -23,6 +23,7 @@ from kworker.worker.dispatch import Dispatch
 from kworker.worker.publish.at_least_once import DeliveryGuarantee
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.outbox import Outbox
+from kworker.worker.publish.result_block import ResultBlock
 
 _HELD_SHOWN = 3  # dead letters that their topic refuses
 _outcome = attrgetter("outcome")
@@ -149,12 +150,14 @@ class Settlement:
             self._done(ended)
 
     def _add_parts(self, parts: Sequence[ChunkPart]) -> None:
-        if self._outbox.pending:  # see `_sort`
-            self._sort([record for part in parts for record in part.records()])
-            return
-        number = sum([part.number for part in parts])
-        self.outcomes += number
-        self.counters.done += number
+        self.outcomes += sum([part.number for part in parts])
+        if self._outbox.pending or any(part.values for part in parts):  # see `_sort`
+            self._outbox.add_parts(parts)
+        else:
+            self._done_parts(parts)
+
+    def _done_parts(self, parts: Sequence[ChunkPart | ResultBlock]) -> None:
+        self.counters.done += sum(map(len, [part.offsets for part in parts]))
         self.guarantee.settle_parts(parts)
 
     def _skip(self, skipped: list[Record]) -> None:
@@ -174,11 +177,14 @@ class Settlement:
         """
         settled = self.guarantee.turn(now)
         self._published(settled)
+        if blocks := self.guarantee.take_blocks():
+            self._done_parts(blocks)
+            self._dispatch.settled_blocks(blocks)
         if dropped := self.guarantee.take_dropped():
             self._dispatch.outlived(dropped)
         if self._outbox.undeliverable:
             self._fail_undeliverable(now)
-        self._commit_if_due(now, bool(settled))
+        self._commit_if_due(now, bool(settled or blocks))
         if self._committer.problem is not None and self.is_complete(partitions):
             self._committer.problem = None  # its partition, or its record, is gone
 

@@ -5,13 +5,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from kworker.clients.memory.broker import MemoryKafka
+from kworker.core.headers import Source
+from kworker.core.message import RawMessage
 from kworker.core.outcome import Reject, Retry
 from kworker.core.record import Record
+from kworker.instance.rejections import Rejections
 from kworker.instance.scoreboard import Scoreboard
 from kworker.message import Message
 from kworker.worker import chunks, intake
@@ -27,7 +32,10 @@ from tests.support.waiting import eventually
 WAIT_S = 20.0
 RECORDS, KEYS, THREADS = 400, 7, 3
 IN_FLIGHT = 64  # so that most are taken when others have ended
-PLAIN, RESULT, EMPTY, AGAIN, DIES, SLOW = b"plain", b"result", b"empty", b"again", b"dies", b"slow"
+PLAIN, EMPTY, AGAIN, DIES, SLOW = b"plain", b"empty", b"again", b"dies", b"slow"
+RESULT, NULL, TWO, LARGE = b"result", b"null", b"two", b"large"
+RESULTS_OF = {RESULT: 1, NULL: 1, TWO: 2}
+MOST_BYTES = 10_000
 Place = tuple[int, int]
 
 
@@ -68,7 +76,7 @@ class Work:
         try:
             if place == self.waits_at:
                 assert self.gate.wait(WAIT_S)
-            return self._end(message.value)
+            return self._end(message)
         finally:
             self._running.discard(lane)
 
@@ -78,10 +86,17 @@ class Work:
         self.waits_at = place[0], place[1]
         gate.set()
 
-    def _end(self, value: bytes | None) -> Any:
-        match value:
+    def _end(self, message: Message) -> Any:
+        at = [message.partition, message.offset]
+        match message.value:
             case b"result":
-                return {"a": 1}
+                return {"at": at}
+            case b"null":
+                return {"at": at, "of": None}
+            case b"two":
+                return [{"at": at}, {"at": at}]
+            case b"large":
+                return {"at": at, "text": "x" * MOST_BYTES}
             case b"empty":
                 return []
             case b"again":
@@ -97,18 +112,23 @@ class Rig:
     """A worker whose records come in chunks whenever they may."""
 
     def __init__(
-        self, values: list[list[bytes]], *, transactional: str = "", in_flight: int = IN_FLIGHT
+        self,
+        values: list[list[bytes]],
+        *,
+        transactional: str = "",
+        in_flight: int = IN_FLIGHT,
+        state_dir: Path | None = None,
     ) -> None:
         self.kafka = MemoryKafka(lambda: 1_700_000_000.0)
         self.kafka.create("foo", len(values))
-        self.kafka.create(RESULTS)
+        self.kafka.create(RESULTS, max_message_bytes=MOST_BYTES)
         self.values = values
         for number, own in enumerate(values):
             for offset, value in enumerate(own):
                 self.kafka.append("foo", number, value=value, key=b"%d" % (offset * offset % KEYS))
         self.work = Work()
         limits = TopicLimits([RESULTS, *OWN])
-        limits.update({RESULTS: 1 << 20}, {RESULTS: 1})
+        limits.update({RESULTS: MOST_BYTES}, {RESULTS: 1})
         encoder = ResultEncoder(RESULTS, [], limits)
         made = (Handlers(Handler("h", self.work, is_async=False), {}), encoder, 300.0)
         slot = Scoreboard(1, THREADS).slots[0]
@@ -123,18 +143,24 @@ class Rig:
         self.pool = AlwaysInOrder(make_invoke(*made), hands, counted)
         self.pool.start()
         self.bench = Bench(
-            self.kafka, ["foo"], pool=self.pool, transactional=transactional, in_flight=in_flight
+            self.kafka,
+            ["foo"],
+            pool=self.pool,
+            transactional=transactional,
+            in_flight=in_flight,
+            state_dir=state_dir,
         )
 
     @property
     def positions(self) -> dict[tuple[str, int], int]:
         return self.kafka.committed(GROUP)
 
-    def until_done(self) -> None:
+    def until_done(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Takes turns until all is committed."""
         ends = {("foo", number): len(own) for number, own in enumerate(self.values)}
 
         def done() -> bool:
+            meanwhile()
             self.bench.turn()
             return self.positions == ends and self.bench.poll_loop.idle
 
@@ -146,19 +172,43 @@ class Rig:
     def check(self) -> None:
         """All that was to be written is, once; and each key ran in its order, one at a time."""
         assert self.chunks_run
-        assert len(self.kafka.records(RESULTS)) == self.count(RESULT)
+        results = Counter(map(place_of, self.kafka.records(RESULTS)))
+        assert results == self.results
         assert len(self.kafka.records(DEAD)) == self.count(DIES)
         assert len(self.kafka.records(retry_topic(1.0))) == self.count(AGAIN)
         counters = self.bench.poll_loop.settlement.counters
-        assert counters.done == self.count(PLAIN, RESULT, EMPTY, SLOW)
+        assert counters.done == self.count(PLAIN, EMPTY, SLOW, *RESULTS_OF)
         assert (counters.retried, counters.dead) == (self.count(AGAIN), self.count(DIES))
         assert not self.work.overlaps
         assert all(order == sorted(order) for order in self.work.order.values())
         flow = self.bench.poll_loop.flow
         assert (flow.records, flow.bytes, flow.held) == (0, 0, 0)
         assert not self.bench.poll_loop.dispatch.busy
-        sources = [dict(r.headers() or ())["kworker-source"] for r in self.kafka.records(RESULTS)]
-        assert len(set(sources)) == len(sources)
+        outbox = self.bench.poll_loop.settlement._outbox
+        assert (outbox.pending, outbox._bytes) == (0, 0)
+
+    @property
+    def results(self) -> Counter[Place]:
+        """How many are to be written, by the places of their sources."""
+        return Counter(
+            {
+                (number, offset): RESULTS_OF[value]
+                for number, own in enumerate(self.values)
+                for offset, value in enumerate(own)
+                if value in RESULTS_OF
+            }
+        )
+
+
+def place_of(result: RawMessage) -> Place:
+    """The place of the source, which key, value and header tell alike."""
+    [name, source] = (result.headers() or [])[0]
+    topic, number, offset, timestamp = (source or b"").decode().split("/")
+    at = int(number), int(offset)
+    assert (name, topic, timestamp) == ("kworker-source", "foo", "1700000000000")
+    assert orjson.loads(result.value() or b"")["at"] == list(at)
+    assert result.key() == b"%d" % (at[1] * at[1] % KEYS)
+    return at
 
 
 Rigs = Any
@@ -182,17 +232,16 @@ def rigs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rigs]:
 
 
 def some_values(seed: int) -> list[list[bytes]]:
-    """Of two partitions. Those that end without results come first, and are the most."""
+    """Of two partitions. Those that stay in chunks come first, and are the most."""
     chance = random.Random(seed)
-    odd = chance.choice([[RESULT], [DIES], [AGAIN], [SLOW], [RESULT, EMPTY, AGAIN, DIES, SLOW]])
+    odd = chance.choice([[TWO], [DIES], [AGAIN], [SLOW], [TWO, EMPTY, AGAIN, DIES, SLOW]])
+    usual = chance.choice([[PLAIN], [RESULT], [PLAIN, RESULT, NULL], [*[PLAIN] * 9, RESULT]])
     share = chance.choice([0.003, 0.02, 0.1])
-    return [
-        [
-            chance.choice(odd) if number > 2 * IN_FLIGHT and chance.random() < share else PLAIN
-            for number in range(RECORDS)
-        ]
-        for _ in range(2)
-    ]
+
+    def value(number: int) -> bytes:
+        return chance.choice(odd if number > 2 * IN_FLIGHT and chance.random() < share else usual)
+
+    return [list(map(value, range(RECORDS))) for _ in range(2)]
 
 
 @pytest.mark.parametrize("transactional", ["", "once"])
@@ -205,10 +254,13 @@ def test_every_end_in_a_chunk_is_counted_once(rigs: Rigs, seed: int, transaction
     rig.check()
 
 
+@pytest.mark.parametrize("transactional", ["", "once"])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_lost_assignment_loses_no_record_of_a_chunk(rigs: Rigs, seed: int) -> None:
+def test_a_lost_assignment_loses_no_record_of_a_chunk(
+    rigs: Rigs, seed: int, transactional: str
+) -> None:
     """Records run again, but never beside an earlier run of their key, nor before it."""
-    rig = rigs(some_values(seed))
+    rig = rigs(some_values(seed), transactional=transactional)
     chance = random.Random(seed)
     for _ in range(3):
         for _ in range(chance.randrange(1, 6)):
@@ -217,9 +269,57 @@ def test_a_lost_assignment_loses_no_record_of_a_chunk(rigs: Rigs, seed: int) -> 
     rig.until_done()
     assert len(rig.work.runs) == 2 * RECORDS
     assert not rig.work.overlaps
+    results = Counter(map(place_of, rig.kafka.records(RESULTS)))
+    assert results == rig.results if transactional else results >= rig.results
     eventually(lambda: (rig.bench.turn(), rig.bench.poll_loop.idle)[1], timeout_s=WAIT_S)
     flow = rig.bench.poll_loop.flow
     assert (flow.records, flow.bytes, flow.held) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("transactional", ["", "once"])
+@pytest.mark.parametrize("seed", range(8))
+def test_results_of_chunks_outlast_a_broker_that_is_away(
+    rigs: Rigs, seed: int, transactional: str
+) -> None:
+    """They wait in blocks, in part produced; without it, each comes once."""
+    rig = rigs(some_values(seed), transactional=transactional)
+    chance = random.Random(seed)
+
+    def weather() -> None:
+        rig.kafka.writable = chance.random() < 0.3
+
+    rig.until_done(weather)
+    assert all(count == 1 for count in rig.work.runs.values())
+    rig.check()
+
+
+def test_a_rejection_goes_when_its_record_was_in_a_block(rigs: Rigs, tmp_path: Path) -> None:
+    """It came after the record had ended, and before the result was in Kafka."""
+    rig = rigs([[RESULT] * RECORDS], state_dir=tmp_path)
+    rig.kafka.writable = False
+
+    def all_have_ended() -> bool:
+        rig.bench.turn()
+        return len(rig.work.runs) == RECORDS and not rig.bench.poll_loop.flow.records
+
+    eventually(all_have_ended, timeout_s=WAIT_S, every_s=0.0)
+    rejections = Rejections(tmp_path)
+    rejections.add(Source("foo", 0, RECORDS - 1, 1_700_000_000_000), "me@here")
+    rig.bench.poll_loop.dispatch.rejections.refresh(float("inf"))
+    rig.kafka.writable = True
+    rig.until_done()
+    assert rejections.pending() == []
+    rig.check()
+
+
+def test_a_result_that_is_too_large_ends_alone(rigs: Rigs) -> None:
+    """The limit is told without measuring each; the others of its chunk are written."""
+    values = [RESULT] * RECORDS
+    values[200] = values[333] = LARGE
+    rig = rigs([values])
+    rig.until_done()
+    assert len(rig.kafka.records(RESULTS)) == RECORDS - 2
+    assert len(rig.kafka.records(DEAD)) == 2
 
 
 def _until_it_waits(rig: Rig) -> None:

@@ -444,7 +444,7 @@ def merging(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[list[None], 
         merge()
 
     def note_split() -> None:
-        splits.extend([None] * lanes._merged)
+        splits.extend([None] * lanes.merged)
         split()
 
     monkeypatch.setattr(lanes, "_merge", note_merge)
@@ -574,7 +574,7 @@ def test_a_slow_record_with_nothing_behind_it_delays_no_other_key(
     merging(bench, monkeypatch)
     work_.release()
     all_done(bench, 2 * MANY)
-    assert bench.poll_loop.dispatch._lanes._merged
+    assert bench.poll_loop.dispatch._lanes.merged
     go_on = threading.Event()
 
     def answer(message: Message) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.clients.delivery import Queued
+from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 from tests.support.kafka_and_twin import Cluster
 from tests.support.member import Member, until
 from tests.support.waiting import eventually
@@ -61,6 +63,46 @@ def test_acknowledged_records_read_back_unchanged(kafka: Cluster) -> None:
         (None, None, None),
     ]
     assert refused.errors == []
+
+
+def plain(topic: str, *values: bytes | None) -> PlainResults:
+    keys = [b"k" if n else None for n in range(len(values))]
+    return PlainResults(topic, keys, values, [b"foo/0/%d/1" % n for n in range(len(values))], 200)
+
+
+def test_columns_of_results_read_back_as_single_ones_do(kafka: Cluster) -> None:
+    """But for those without a result, and each has the function of its record."""
+    topic, producer, refused = kafka.create(), kafka.producer(), Reports()
+    results = plain(topic, b"0", None, b"2", b"")
+    assert producer.produce_plain(results, [refused] * 4) == Queued(4, None)
+    finish(producer)
+    raws = read(kafka, topic, 3)
+    assert [(r.key(), r.value(), r.headers()) for r in raws] == [
+        (None, b"0", [("kworker-source", b"foo/0/0/1")]),
+        (b"k", b"2", [("kworker-source", b"foo/0/2/1")]),
+        (b"k", b"", [("kworker-source", b"foo/0/3/1")]),
+    ]
+    assert refused.errors == []
+
+
+def test_columns_stop_at_what_is_not_taken(kafka: Cluster) -> None:
+    """The number is that of the records before it, those without results as well."""
+    topic, refused = kafka.create(), [Reports() for _ in range(6)]
+    producer = kafka.producer(queue_buffering_max_messages=2)
+    results = plain(topic, None, b"1", b"2", None, b"4", b"5")
+    queued = producer.produce_plain(results, refused)
+    assert (queued.number, type(queued.stopped)) == (4, QueueFull)
+    finish(producer)
+    assert producer.produce_plain(results.part(4, 6), refused[4:]) == Queued(2, None)
+    producer.purge()
+    finish(producer)
+    assert {bool(each.errors) for each in refused[:4]} == {False}
+    small = kafka.producer(message_max_bytes=2000)
+    queued = small.produce_plain(plain(topic, b"0", os.urandom(3000), b"2"), refused[:3])
+    assert (queued.number, type(queued.stopped)) == (1, Oversized)
+    small.purge()
+    finish(small)
+    assert [len(each.errors) for each in refused[:3]] == [1, 0, 0]
 
 
 def test_a_produced_record_is_unfinished_until_flushed(kafka: Cluster) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from kworker.clients.errors import KafkaRequestError
+from kworker.clients.delivery import Queued
+from kworker.clients.errors import Broken, KafkaRequestError
 from kworker.core.offset_map import METADATA_MAX, Committed
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 from tests.support.kafka_and_twin import Cluster
 from tests.support.member import Member, for_a_while, new_group, until
 from tests.support.waiting import eventually
@@ -83,6 +85,33 @@ def test_a_flush_sends_at_once_what_linger_holds_back(kafka: Cluster) -> None:
     transactor.commit()
     assert values_after(kafka, target, b"end") == [b"v", b"end"]
     assert refused == []
+
+
+def test_columns_of_results_are_part_of_the_transaction(kafka: Cluster) -> None:
+    target, transactor = kafka.create(), opened(kafka)
+    values = [b"0", None, b"2"]
+    results = PlainResults(target, [None] * 3, values, [b"foo/0/0/1"] * 3, 200)
+    for number in range(2):
+        transactor.begin()
+        assert transactor.queue_plain(results, [lambda *_: None] * 3) == Queued(3, None), number
+        eventually(lambda: transactor.flush(0.002) or not transactor.unfinished, every_s=0.002)
+        (transactor.abort, transactor.commit)[number]()
+    assert values_after(kafka, target, b"end") == [b"0", b"2", b"end"]
+
+
+def test_a_fenced_transaction_takes_no_columns(kafka: Cluster) -> None:
+    target, transactional_id = kafka.create(), new_id()
+    fenced = begun(kafka, target, transactional_id=transactional_id)
+    opened(kafka, transactional_id)
+    results = PlainResults(target, [None], [b"v"], [b"foo/0/0/1"], 200)
+    stopped: list[Any] = []
+
+    def broken() -> bool:
+        fenced.poll()
+        stopped.append(fenced.queue_plain(results, [lambda *_: None]).stopped)
+        return isinstance(stopped[-1], Broken)
+
+    eventually(broken)
 
 
 def test_an_abort_hides_records_and_positions(kafka: Cluster) -> None:

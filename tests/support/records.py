@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from kworker.clients.memory.broker import MemoryKafka
-from kworker.core.chunk import Chunk, Columns
+from kworker.core.chunk import Chunk, ChunkPart, Columns
 from kworker.core.headers import SOURCE
 from kworker.core.memory_size import size_together
 from kworker.core.message import Fields, Headers, RawMessage
@@ -85,6 +85,14 @@ def a_chunk(partition: Partition, begin: int = 0, number: int = 5) -> Chunk:
     keys = [raw.key() for raw in raws]
     total = size_together(raws, keys, [None] * number).total
     return Chunk(partition, Columns(offsets, keys, raws, 0), total)
+
+
+def a_part(
+    partition: Partition, begin: int, values: Sequence[bytes | None], topic: str = "results"
+) -> ChunkPart:
+    """Records that ended in a chunk, each with a result of this value or without one."""
+    chunk = a_chunk(partition, begin, len(values))
+    return ChunkPart(partition, chunk.columns, chunk.memory_bytes, topic, values)
 
 
 def with_outputs(record: Record, outputs: Iterable[Output]) -> Record:

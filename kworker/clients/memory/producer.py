@@ -1,15 +1,17 @@
 """The producer of Kafka in memory, and how it chooses partitions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from confluent_kafka import KafkaError
 
+from kworker.clients.delivery import Queued, queue_each
 from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory.broker import MemoryKafka, MemoryTopic, size_of
 from kworker.core.message import Fields, PartitionId
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 
 Reporting = Callable[[object, object], None]
 """Called with the error and the record of an output that was refused."""
@@ -52,6 +54,10 @@ class MemoryProducer:
         if size_of(output) > self._most_bytes:
             raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queue.append((output, refused))
+
+    def produce_plain(self, results: PlainResults, refused: Sequence[Reporting]) -> Queued:
+        """Queues results, as far as this client takes them; see `produce`."""
+        return queue_each(self.produce, results, refused)
 
     def poll(self) -> None:
         """Writes queued records and reports refused ones, if broker and partition answer."""

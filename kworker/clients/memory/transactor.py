@@ -1,11 +1,12 @@
 """The transactional producer of Kafka in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from confluent_kafka import KafkaError
 
+from kworker.clients.delivery import Queued, queue_each
 from kworker.clients.errors import Abortable, Broken, KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory.broker import MemoryKafka, size_of
 from kworker.clients.memory.group import MemoryGroupMetadata, fits
@@ -19,6 +20,7 @@ from kworker.clients.memory.producer import (
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 
 _QUEUE_RECORDS = 100_000
 
@@ -89,6 +91,10 @@ class MemoryTransactor:
         if size_of(output) > self._most_bytes:
             raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queued.append((output, refused))
+
+    def queue_plain(self, results: PlainResults, refused: Sequence[Reporting]) -> Queued:
+        """Queues results, as far as the transaction takes them; see `queue`."""
+        return queue_each(self.queue, results, refused)
 
     def flush(self, wait_s: float) -> None:  # noqa: ARG002 - never waits
         """Does what `poll` does."""

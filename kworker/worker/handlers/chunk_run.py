@@ -1,16 +1,17 @@
 """The run of a chunk: its records one after the other, without a `Record` for those that end well.
 
-A run that ends otherwise breaks its chunk up: the rest runs as single records do.
+To end well is to return nothing, or one plain result. A run that ends otherwise breaks its chunk
+up: the rest runs as single records do.
 """
 
 import math
 import time
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kworker.core.chunk import Chunk
-from kworker.core.outcome import NO_RESULTS, Failed, Outcome
+from kworker.core.outcome import Failed
 from kworker.core.record import Record
 from kworker.instance.hand import Hand
 from kworker.log.running import ThreadCall
@@ -52,7 +53,7 @@ class ChunkRun:
     ) -> None:
         """For the parameters see `make_invoke`."""
         self._handlers = handlers
-        self._encode = encoder.encode
+        self._encoder = encoder
         self._limits = limits_of(timeout_s, attempts)
 
     def __call__(
@@ -61,10 +62,11 @@ class ChunkRun:
         offsets, place = chunk.columns.offsets, chunk.partition.scoreboard_word
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
         clock_ns, new_message = time.monotonic_ns, self._new_message
+        add_plain = self._encoder.for_chunk(chunk)
         done = counted = note_at = 0  # of `done`, `times` has the `counted`, which were slow
         now_ns = others_ns = clock_ns()  # the others would have begun then, had only they run
         waited_ns = now_ns - chunk.columns.taken_ns
-        raw = message = returned = raised = None
+        raw = message = returned = value = raised = None
         try:
             handler = self._handlers.only or self._handlers.of(chunk.partition.topic)
             message = new_message(thread)
@@ -73,18 +75,19 @@ class ChunkRun:
                     words[since_at] = now_ns
                     note_at = now_ns + NOTE_EVERY_NS
                 words[place_at] = place + offsets[done]
-                done += 1
                 if getrefcount(message) != UNSHARED:
                     message = new_message(thread)
                 message._raw = raw
                 message._began_ns = now_ns
+                done += 1
                 returned = handler(message)
+                value = None if returned is None else add_plain(done - 1, raw, returned)
                 before_ns, now_ns = now_ns, clock_ns()
                 if now_ns > note_at and now_ns - before_ns > SLOW_NS:
                     times.runs.add(1, now_ns - before_ns)
                     counted += 1
                     others_ns += now_ns - before_ns
-                if returned is not None:
+                if value is None and returned is not None:
                     break
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
             raised, now_ns = error, clock_ns()
@@ -92,32 +95,26 @@ class ChunkRun:
             times.runs.add(done - counted, now_ns - others_ns)
         if done:
             times.waits.add(done, done * waited_ns)
-        last = _last(chunk, self._encode, returned, raised)
+        if raised is None and (value is not None or returned is None):
+            last = chunk.finish(value)
+        else:
+            last = self._broken(chunk, returned, raised)
         # A handler may keep an exception, and so this frame.
-        del chunk, raw, message, returned, raised
+        del chunk, raw, message, returned, value, raised
         return ChunkEnd(done, last)
+
+    def _broken(self, chunk: Chunk, returned: object, raised: BaseException | None) -> Record:
+        """Breaks the chunk up; returns the record of the last run, with its outcome."""
+        record = chunk.break_up()[0]
+        try:
+            encode = self._encoder.encode
+            record.outcome = encode(record, returned) if raised is None else Failed(raised)
+        except BaseException as error:  # noqa: BLE001 - the value may be one that raises anything
+            record.outcome = Failed(error)
+        return record
 
     def _new_message(self, thread: ThreadCall) -> DeliveredMessage:
         message = thread.running = DeliveredMessage()  # for its log lines
         message._attempt = 1
         message._limits = self._limits
         return message
-
-
-def _last(
-    chunk: Chunk,
-    encode: Callable[[Record, Any], Outcome],
-    returned: object,
-    raised: BaseException | None,
-) -> Record | None:
-    """Returns the record of the last run, with its outcome, if the chunk is broken up."""
-    if returned is None and raised is None:
-        if (record := chunk.finish()) is not None:
-            record.outcome = NO_RESULTS
-        return record
-    record = chunk.break_up()[0]
-    try:
-        record.outcome = encode(record, returned) if raised is None else Failed(raised)
-    except BaseException as error:  # noqa: BLE001 - the value may be one that raises anything
-        record.outcome = Failed(error)
-    return record

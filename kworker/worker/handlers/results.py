@@ -1,12 +1,13 @@
 """The encoder of a handler's results: serialises, addresses and measures them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
+from kworker.core.chunk import Chunk
 from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import (
@@ -34,8 +35,11 @@ class ResultEncoder:
     def __init__(
         self, topic: str, further: Collection[str], limits: TopicLimits, replay: str = ""
     ) -> None:
-        """`replay` is the id of the replay in which the handlers run; empty outside of one."""
-        self._topic = topic
+        """`topic` is the results topic. `further` are the others that results may name.
+
+        `replay` is the id of the replay in which the handlers run; empty outside of one.
+        """
+        self.topic = topic
         self._further = frozenset(further)
         self._limits = limits
         self._replay = replay
@@ -64,15 +68,43 @@ class ResultEncoder:
         value = _json(item, 0)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
-        result = plain_result(self._topic, key, value, source, size)
-        return result if size <= self._limits.max_bytes(self._topic) else self._measured([result])
+        result = plain_result(self.topic, key, value, source, size)
+        return result if size <= self._limits.max_bytes(self.topic) else self._measured([result])
+
+    def for_chunk(self, chunk: Chunk) -> Callable[[int, RawMessage, Any], bytes | None]:
+        """Returns a function that notes the plain results of a chunk's records in the chunk.
+
+        Called with the index of a record, the record, and what the handler returned. It returns the
+        value of the plain result, and None for all else: then `encode` says what it is.
+        """
+        if self._replay:
+            return lambda _nth, _raw, _returned: None
+        most = self._limits.max_bytes(self.topic) - chunk.partition.frame_size
+        surely = most - chunk.memory_bytes  # whatever the key is
+        values, chunk.results_topic = chunk.values, self.topic
+
+        def add_plain(nth: int, raw: RawMessage, returned: Any) -> bytes | None:
+            if type(returned) is not dict or raw.headers():
+                return None
+            try:
+                value = _json(returned, 0)
+            except Unpublishable:
+                return None
+            if len(value) > surely and len(value) + len(raw.key() or b"") > most:
+                return None
+            if len(values) < nth:  # those before it had no results
+                values.extend([None] * (nth - len(values)))
+            values.append(value)
+            return value
+
+        return add_plain
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
         headers = own_headers(record, index) + replay_header(record, self._replay)
         if type(item) is Result:
             return self._addressed(raw, item, index, headers)
-        return Output(self._topic, raw.key(), serialise(item, index), headers)
+        return Output(self.topic, raw.key(), serialise(item, index), headers)
 
     def _measured(self, outputs: Sequence[Output]) -> Results:
         for output in outputs:
@@ -84,8 +116,8 @@ class ResultEncoder:
     def _addressed(
         self, raw: RawMessage, result: Result, index: int, headers: HeaderList
     ) -> Output:
-        topic = result.topic or self._topic
-        if topic != self._topic and topic not in self._further:
+        topic = result.topic or self.topic
+        if topic != self.topic and topic not in self._further:
             raise Unpublishable(f"the result's topic {topic!r} is not among delivery.topics")
         if result.table:
             headers.append((TABLE, _bytes("table", result.table)))

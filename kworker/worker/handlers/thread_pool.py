@@ -36,8 +36,8 @@ class ThreadPool:
 
     A `Hand` is an entry of the scoreboard, in which a thread notes the record that it runs. Records
     are handed over in runs. A run is a deque of records, in which the records of one lane (queue of
-    one key) are adjacent. A thread takes the records of its run from the left. If a record ends
-    without results, the thread hands back the later records of that lane. The poll thread may take
+    one key) are adjacent. A thread takes the records of its run from the left. If a record does
+    not end well, the thread hands back the later records of that lane. The poll thread may take
     unstarted records back from the right, when a slow record would hold up the others, or when no
     more records shall begin. Taking from either side is atomic without a lock. If handlers are
     cheap and mostly compute, few runs are handed over at once, since more threads would only wait

@@ -10,6 +10,7 @@ from kworker.core.record import Partition, Record
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.publisher import Publisher
+from kworker.worker.publish.result_block import ResultBlock
 from kworker.worker.publish.settle_order import SettleOrder
 
 
@@ -48,8 +49,8 @@ class DeliveryGuarantee(Protocol):
     def settle(self, records: list[Record]) -> None:
         """Notes in the ledgers that all outputs of these records are durable."""
 
-    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
-        """Does what `settle` does, for the records of parts of chunks, which have no outputs."""
+    def settle_parts(self, parts: Sequence[ChunkPart | ResultBlock]) -> None:
+        """Does what `settle` does, for the records of parts of chunks."""
 
     def turn(self, now: float) -> list[Record]:
         """Takes one step of publishing: produces outputs, or reads what Kafka has answered.
@@ -57,6 +58,9 @@ class DeliveryGuarantee(Protocol):
         Returns the records whose outputs have become durable since the last call. The caller then
         settles these records.
         """
+
+    def take_blocks(self) -> list[ResultBlock]:
+        """Returns blocks of such records, which `turn` does not return."""
 
     def flush(self, now: float) -> None:
         """Makes the present batch or transaction end, so that its records can be settled."""
@@ -151,11 +155,14 @@ class AtLeastOnce:
     def settle(self, records: list[Record]) -> None:
         self._order.settle(records)
 
-    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
+    def settle_parts(self, parts: Sequence[ChunkPart | ResultBlock]) -> None:
         self._order.settle_parts(parts)
 
     def turn(self, now: float) -> list[Record]:
         return self._publisher.turn(now)
+
+    def take_blocks(self) -> list[ResultBlock]:
+        return self._publisher.take_blocks()
 
     def flush(self, now: float) -> None:
         self._publisher.flush(now)

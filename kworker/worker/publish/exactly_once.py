@@ -6,7 +6,6 @@ of the producer, and the recovery leads back to them.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -19,12 +18,12 @@ from kworker.core.durations import EndTimes
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.record import Partition, Record
-from kworker.core.record_groups import by_partition
 from kworker.core.restart import Backoff
 from kworker.worker.publish.committer import Committer
 from kworker.worker.publish.in_doubt import FencingJudge, ForeignFence, InDoubtTransaction
 from kworker.worker.publish.outbox import Outbox
-from kworker.worker.publish.output_batch import FillResult, OutputBatch
+from kworker.worker.publish.output_batch import FillResult, OutputBatch, Queue
+from kworker.worker.publish.result_block import ResultBlock
 from kworker.worker.publish.settle_order import settle, settle_parts
 from kworker.worker.publish.silent_topics import NO_ANSWER
 from kworker.worker.publish.transactor import (
@@ -35,7 +34,6 @@ from kworker.worker.publish.transactor import (
 )
 
 _LOG = structlog.get_logger()
-_failed_deliveries = attrgetter("failed_deliveries")
 
 RunInBackground = Callable[[Callable[[], Any]], "Future[Any]"]
 """Begins a call that may block, in another thread."""
@@ -131,7 +129,7 @@ class ExactlyOnce:
         )
 
     def nothing_pending(self, partitions: Collection[Partition]) -> bool:
-        idle = not self.busy and not self._batch.records and self._in_doubt is None
+        idle = not self.busy and not len(self._batch) and self._in_doubt is None
         return idle and not self._committer.to_commit(partitions)
 
     def drained(self, going: Collection[Partition]) -> bool:
@@ -161,13 +159,16 @@ class ExactlyOnce:
                 pass
         return []
 
+    def take_blocks(self) -> list[ResultBlock]:
+        return self._batch.take_blocks()
+
     def flush(self, now: float) -> None:  # noqa: ARG002 - whenever the next turn is
         self._flush_due = True
 
     def settle(self, records: list[Record]) -> None:
         settle(records)
 
-    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
+    def settle_parts(self, parts: Sequence[ChunkPart | ResultBlock]) -> None:
         settle_parts(parts)
 
     def commit(self, now: float) -> None:
@@ -222,7 +223,8 @@ class ExactlyOnce:
         if self._step is TransactionStep.READY and not self._begin(now):
             return
         try:
-            filled = self._batch.fill(self._transactor.queue, now, only_torn=outdated)
+            queue = Queue(self._transactor.queue, self._transactor.queue_plain)
+            filled = self._batch.fill(queue, now, only_torn=outdated)
         except Broken as broken:
             self._abort(now, broken=self._transactor.problem() or str(broken))
             return
@@ -268,7 +270,7 @@ class ExactlyOnce:
         self._hear_at = now + self._policy.hear_every_s
         self._transactor.flush(self._policy.flush_s)
         if not self._transactor.unfinished:
-            if any(map(_failed_deliveries, self._batch.records)):
+            if self._batch.any_failed:
                 self._abort(now)
             else:
                 self._end(now)
@@ -283,7 +285,7 @@ class ExactlyOnce:
 
         Aborts it instead if the partition of a record is closed, or has no new position.
         """
-        settling = self._settling()
+        settling = self._batch.offsets()
         positions = self._committer.to_commit(self._partitions.values(), settling)
         if not positions or not all(_names(positions, partition) for partition in settling):
             self._abort(now)  # a topic did not take what it was begun for
@@ -302,14 +304,9 @@ class ExactlyOnce:
 
         self._begin_background(TransactionStep.ENDING, end, now)
 
-    def _settling(self) -> Mapping[Partition, Collection[int]]:
-        batch = by_partition(self._batch.records)
-        return {partition: [record.offset for record in own] for partition, own in batch}
-
     def _committed(self, now: float) -> list[Record]:
         self._note_end(self._begun_at, now, failed=False)
-        settled = self._batch.take()
-        self._outbox.settled(settled)
+        settled = self._batch.settle()
         self._committer.accept(self._sent)
         self._problem = ""
         self._over(TransactionStep.READY)

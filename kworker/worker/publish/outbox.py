@@ -7,15 +7,15 @@ from math import inf
 from typing import Any
 
 from kworker.clients.errors import KafkaRequestError, Oversized
+from kworker.core.chunk import ChunkPart
 from kworker.core.outcome import PlainResult
 from kworker.core.record import Partition, Record, pack
 from kworker.worker.publish.outbox_policy import OutboxPolicy
 from kworker.worker.publish.refusals import Refusals
+from kworker.worker.publish.result_block import OBJECT_BYTES, ResultBlock
 from kworker.worker.publish.selection import alone, without
 from kworker.worker.publish.undeliverable import Undeliverable
 from kworker.worker.topic_limits import TopicLimits
-
-_OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 
 
 class Outbox:
@@ -27,6 +27,9 @@ class Outbox:
     batch that is being produced; or in a transaction of which it is unknown whether it was
     committed. One of the containers is `refusals`, with the records that have an output which its
     topic refused for now. They do not delay records whose outputs go to other topics.
+
+    Records may wait in blocks, behind all in `waiting`. What has to look at single records first
+    calls `break_up`.
     """
 
     def __init__(self, policy: OutboxPolicy, limits: TopicLimits | None = None) -> None:
@@ -35,6 +38,7 @@ class Outbox:
         self.pending = 0  # records handed over and not settled
         self.undeliverable: list[Undeliverable] = []  # still pending; for `let_go`, or for `hold`
         self.waiting: deque[Record] = deque()  # in the order in which they are written
+        self.blocks: deque[ResultBlock] = deque()  # after these
         limits = limits or TopicLimits([])
         self.refusals = Refusals(policy.retry_s, policy.retry_silent_s, limits)
         # Told of records that do not go to Kafka in their order.
@@ -53,6 +57,7 @@ class Outbox:
 
         Once each: one that is tried for one topic may be in the search of another.
         """
+        self.break_up()
         held = (letter.record for letter in self._held)
         return iter(dict.fromkeys(chain(self.waiting, self.refusals, held, self._large)))
 
@@ -62,15 +67,16 @@ class Outbox:
 
     def add(self, records: Collection[Record]) -> None:
         """Takes over records whose outcomes are `Publishable`."""
+        self.break_up()  # these come after them
         total = 0
         plain = []
         for record in records:
             outcome: Any = record.outcome
             if type(outcome) is PlainResult:
-                size = _OBJECT_BYTES + outcome.size
+                size = OBJECT_BYTES + outcome.size
                 plain.append(record)
             else:
-                size = sum([_OBJECT_BYTES + output.size for output in outcome])
+                size = sum([OBJECT_BYTES + output.size for output in outcome])
             record.output_bytes = size
             # The record itself is kept, too, for what it became may be refused.
             total += size + record.memory_bytes
@@ -78,6 +84,23 @@ class Outbox:
         self.waiting.extend(records)
         self.pending += len(records)
         self._bytes += total
+
+    def add_parts(self, parts: Iterable[ChunkPart]) -> None:
+        """Takes over records of parts of chunks, in blocks."""
+        for block in map(ResultBlock.of, parts):
+            self.blocks.append(block)
+            self.pending += len(block)
+            self._bytes += block.bytes
+
+    def break_up(self) -> None:
+        """Turns the blocks that wait into records in `waiting`."""
+        while self.blocks:
+            self.waiting.extend(self.blocks.popleft().records())
+
+    @property
+    def number_waiting(self) -> int:
+        """The number of records in `waiting` and in blocks."""
+        return len(self.waiting) + sum(map(len, self.blocks))
 
     def add_large(self, records: list[Record]) -> None:
         """Takes over records with outputs that exceed the last known limit of their topic.
@@ -109,7 +132,9 @@ class Outbox:
 
     def is_ready(self) -> bool:
         """Returns True if the outputs of any waiting record may be written now."""
-        return not all(map(self.refusals.blocks, self.waiting))
+        if self.refusals.backing_off:
+            self.break_up()
+        return bool(self.blocks) or not all(map(self.refusals.blocks, self.waiting))
 
     def update(self, now: float) -> None:
         """Moves records back to `waiting` if they may be tried again now.
@@ -137,6 +162,7 @@ class Outbox:
         These outputs would be refused, so they are not sent.
         """
         self._measured = self._limits.version
+        self.break_up()
         for record in dict.fromkeys(chain(self.waiting, self.refusals)):
             over = next((o for o in record.outputs if not self._limits.fits(o)), None)
             if over is not None:
@@ -247,12 +273,22 @@ class Outbox:
         if records:
             self.refusals.settled(records)
 
+    def settled_blocks(self, blocks: Iterable[ResultBlock]) -> None:
+        """Does what `settled` does, with the records of blocks."""
+        for block in blocks:
+            self._subtract(len(block), block.bytes)
+            self.refusals.settled_block(block)
+
     def _count_out(self, records: list[Record]) -> None:
-        self.pending -= len(records)
-        self._bytes -= sum([record.output_bytes + record.memory_bytes for record in records])
+        of_all = sum([record.output_bytes + record.memory_bytes for record in records])
+        self._subtract(len(records), of_all)
+        self.refusals.forget(records)
+
+    def _subtract(self, number: int, of_all: int) -> None:
+        self.pending -= number
+        self._bytes -= of_all
         if not self.pending:
             self.refusals.problems.clear()  # nothing waits for those topics any more
-        self.refusals.forget(records)
 
     def _remove(self, records: Collection[Record]) -> None:
         """Removes records from `waiting` and `refusals`, but still counts them in `pending`."""

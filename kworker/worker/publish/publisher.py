@@ -1,13 +1,16 @@
 """Publishing at least once: a batch is settled when Kafka has acknowledged all of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kworker.clients.delivery import Queued, Refused
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Outbox
-from kworker.worker.publish.output_batch import FillResult, OutputBatch
+from kworker.worker.publish.output_batch import FillResult, OutputBatch, Queue
+from kworker.worker.publish.result_block import ResultBlock
 from kworker.worker.publish.silent_topics import NO_ANSWER
 
 
@@ -18,7 +21,8 @@ class Producer(Protocol):
     def fatal(self) -> str | None: ...
     @property
     def unfinished(self) -> int: ...
-    def produce(self, output: Output, refused: Callable[[object, object], None]) -> None: ...
+    def produce(self, output: Output, refused: Refused) -> None: ...
+    def produce_plain(self, results: PlainResults, refused: Sequence[Refused]) -> Queued: ...
     def poll(self) -> None: ...
     def purge(self) -> None: ...
 
@@ -100,13 +104,13 @@ class Publisher:
         If it is closed already, closes the next one, too, as soon as that has what waits now.
         """
         if self._closing:
-            self._to_end = 2 if self._outbox.waiting else 1
+            self._to_end = 2 if self._outbox.number_waiting else 1
         else:
             self._close_batch(now)
             self._to_end = int(self._closing)
 
     def _close_batch(self, now: float) -> None:
-        if self._batch.records and not self._closing:
+        if len(self._batch) and not self._closing:
             self._closing, self._closing_since = True, now
 
     def turn(self, now: float) -> list[Record]:
@@ -116,7 +120,7 @@ class Publisher:
         """
         if not self._closing and now >= self._not_before:
             self._produce(now)
-        if now < self._hear_at or (self._batch.records and not self._closing):
+        if now < self._hear_at or (len(self._batch) and not self._closing):
             return []
         self._hear_at = now + self._hearing.every_s
         self._producer.poll()
@@ -149,15 +153,20 @@ class Publisher:
             if self._closing:
                 return
             self._producer, outdated = self._make(), False
-        if not self._batch.records:
+        if not len(self._batch):
             # What has waited long, since acknowledgements take long, is not split up.
-            self._close_at = max(self._hearing.close_at, len(self._outbox.waiting))
-        filled = self._batch.fill(self._producer.produce, now, only_torn=outdated)
-        large = len(self._batch.records) >= self._close_at
+            self._close_at = max(self._hearing.close_at, self._outbox.number_waiting)
+        queue = Queue(self._producer.produce, self._producer.produce_plain)
+        filled = self._batch.fill(queue, now, only_torn=outdated)
+        large = len(self._batch) >= self._close_at
         if large or filled is not FillResult.ALL or self._to_end:
             self._close_batch(now)
         if not self._closing:
             self._to_end = 0
+
+    def take_blocks(self) -> list[ResultBlock]:
+        """Returns the blocks all of whose outputs are in Kafka, since the last call."""
+        return self._batch.take_blocks()
 
     def _finish(self, now: float) -> list[Record]:
         self._closing = self._given_up = False

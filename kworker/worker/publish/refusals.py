@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kworker.clients.delivery import DeliveryRefusal, Fault, refusal_of, unanswered
 from kworker.core.record import Record
 from kworker.worker.publish.refusal_search import RefusalSearch
+from kworker.worker.publish.result_block import ResultBlock
 from kworker.worker.publish.selection import alone, is_for, without
 from kworker.worker.publish.silent_topics import NO_ANSWER, SilentTopics
 from kworker.worker.topic_limits import TopicLimits
@@ -278,9 +279,20 @@ class Refusals:
         if last := next((record for record in reversed(records) if record.outcome), None):
             output = last.outputs[-1]
             self._took.add((output.topic, output.key is None))
-        if self.problems or self._accused or self._searches:
+        if self._doubts:
             for topic in {output.topic for record in records for output in record.outputs}:
                 self.problems.pop(topic, None)
                 self._accused.discard(topic)
                 if search := self._searches.get(topic):
                     search.took = True
+
+    def settled_block(self, block: ResultBlock) -> None:
+        """Does what `settled` does, with the records of a block."""
+        if self._doubts:
+            self.settled(block.records())
+        elif last := block.results.last():
+            self._took.add((last.topic, last.key is None))
+
+    @property
+    def _doubts(self) -> bool:
+        return bool(self.problems or self._accused or self._searches)

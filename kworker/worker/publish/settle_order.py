@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from kworker.core.chunk import ChunkPart
 from kworker.core.record import Partition, Record
 from kworker.core.record_groups import by_partition
+from kworker.worker.publish.result_block import ResultBlock
 
 _Lane = tuple[Partition, object]
 
@@ -46,7 +47,7 @@ class SettleOrder:
         settle(due)
         self._release(firsts)
 
-    def settle_parts(self, parts: Sequence[ChunkPart]) -> None:
+    def settle_parts(self, parts: Sequence[ChunkPart | ResultBlock]) -> None:
         """Does what `settle` does, for the records of parts of chunks."""
         if self._late:
             self.settle([record for part in parts for record in part.records()])
@@ -84,7 +85,7 @@ def settle(records: Sequence[Record]) -> None:
         partition.settle([record.offset for record in own])
 
 
-def settle_parts(parts: Sequence[ChunkPart]) -> None:
+def settle_parts(parts: Sequence[ChunkPart | ResultBlock]) -> None:
     """Does what `settle` does, for the records of parts of chunks."""
     for part in parts:
-        part.partition.settle(part.columns.offsets)
+        part.partition.settle(part.offsets)

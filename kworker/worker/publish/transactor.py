@@ -1,13 +1,15 @@
 """The interfaces that exactly-once uses, the states of its producer, and its time-outs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
+from kworker.clients.delivery import Queued
 from kworker.core.message import PartitionId
 from kworker.core.offset_map import Committed
 from kworker.core.outcome import Output
+from kworker.core.plain_results import PlainResults
 
 
 class Transactor(Protocol):
@@ -18,6 +20,9 @@ class Transactor(Protocol):
     def open(self) -> None: ...
     def begin(self) -> None: ...
     def queue(self, output: Output, refused: Callable[[object, object], None]) -> None: ...
+    def queue_plain(
+        self, results: PlainResults, refused: Sequence[Callable[[object, object], None]]
+    ) -> Queued: ...
     def poll(self) -> None: ...
     def flush(self, wait_s: float) -> None: ...
     def problem(self) -> str | None: ...

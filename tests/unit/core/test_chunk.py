@@ -96,6 +96,44 @@ def test_each_record_of_a_broken_chunk_is_somewhere_once(begun: int) -> None:
     assert chunk.is_over
 
 
+@pytest.mark.parametrize("begun", range(1, SIZE + 1))
+def test_results_go_with_what_has_ended(begun: int) -> None:
+    """Of the record that runs while its chunk is broken up, the thread brings the result."""
+    [chunk] = a_row(SIZE).chunks
+    chunk.results_topic = "results"
+    begin(chunk, begun)
+    chunk.values += [None, *[b"%d" % n for n in range(1, begun)]][:begun]
+    chunk.break_up()
+    part = chunk.take_ended()
+    chunk.let_go()
+    last = chunk.finish(b"last")
+    assert last is not None
+    assert [output.value for output in last.outputs] == [b"last"]
+    ended_well = part.records() if part else []
+    assert [record.offset for record in ended_well] == list(range(begun - 1))
+    assert [[output.value for output in record.outputs] for record in ended_well] == [
+        [b"%d" % n] if n else [] for n in range(begun - 1)
+    ]
+
+
+def test_the_results_of_a_part_are_those_of_its_records() -> None:
+    [chunk] = a_row(SIZE).chunks
+    chunk.results_topic = "results"
+    begin(chunk, 3)
+    chunk.values += [b"0", b"1", b"2"]  # of the one that runs as well
+    first = chunk.take_ended()
+    begin(chunk, 2)
+    chunk.finish()
+    second = chunk.take_ended()
+    assert first is not None
+    assert second is not None
+    assert [(part.offsets, part.values) for part in (first, second)] == [
+        ([0, 1], [b"0", b"1"]),
+        ([2, 3, 4], [b"2"]),
+    ]
+    assert [second.results().output(n) is None for n in range(3)] == [False, True, True]
+
+
 def test_a_row_is_broken_up_as_a_whole() -> None:
     """The rest of a partition must not run before what comes back."""
     row = a_row(2, 3, 2)

@@ -255,7 +255,7 @@ class Merged(InRows):
     def take(self, most: int) -> None:
         """Of each lane what comes next, and only if all before it is in the same run."""
         taken = self.lanes.take(most)
-        merged = self.lanes._merged
+        merged = self.lanes.merged
         assert (type(taken) is Row) is merged
         assert len(taken) <= most
         if merged and taken:
@@ -269,7 +269,7 @@ class Merged(InRows):
 
     @rule(most=st.integers(2, 6))
     def take_in_rows(self, most: int) -> None:
-        if self.lanes._merged:
+        if self.lanes.merged:
             self.take(most)
         else:
             super().take_in_rows(most)
@@ -281,7 +281,7 @@ class Merged(InRows):
     def counts_are_right(self) -> None:
         """What may run is ready; while lanes are merged, only in a partition with nothing out."""
         ready = self.ready()
-        if self.lanes._merged:
+        if self.lanes.merged:
             out = {record.partition for record in self.out}
             ready = [record for record in ready if record.partition not in out]
             assert not self.parked

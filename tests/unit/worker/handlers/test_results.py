@@ -11,9 +11,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from kworker.core.chunk import Chunk, Columns
 from kworker.core.headers import Envelope
 from kworker.core.message import HeaderList
-from kworker.core.outcome import NO_RESULTS, Output, Result, Unpublishable, outputs_of
+from kworker.core.outcome import (
+    NO_RESULTS,
+    Output,
+    PlainResult,
+    Result,
+    Unpublishable,
+    outputs_of,
+)
+from kworker.core.plain_results import PlainResults
 from kworker.core.record import Record
 from kworker.worker.handlers.results import ResultEncoder
 from kworker.worker.topic_limits import TopicLimits
@@ -279,6 +288,56 @@ def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
     assert fits.size == 1000
     with pytest.raises(Unpublishable, match=r"orders\.results takes 1000"):
         limited.encode(source(), bytes(1001 - overhead))
+
+
+@pytest.mark.parametrize("more", range(-2, 3))
+@pytest.mark.parametrize(
+    ("returned", "fields"),
+    [
+        ({"a": 1}, {}),
+        ({"a": None}, {}),
+        ({}, {"key": None}),
+        ({"a": "x" * 300}, {"key": b"k" * 50}),
+        ({"a": nan}, {}),
+        ({"a": {1, 2}}, {}),
+        ({"a": 1}, {"headers": (("h", b"1"),)}),
+        ([{"a": 1}], {}),
+        (Result({"a": 1}), {}),
+        (b"raw", {}),
+    ],
+)
+def test_a_chunk_takes_the_same_plain_results(
+    returned: Any, fields: dict[str, Any], more: int
+) -> None:
+    """And no other value: the size limit is kept to the byte, whatever the others take."""
+    single = source(**fields)
+    try:
+        size = max(output.size for output in outputs(returned, single))
+    except Unpublishable:
+        size = 100
+    encoder = an_encoder(limit=size + more)
+    columns = Columns([42], [None], [single.raw], 0)
+    chunk = Chunk(single.partition, columns, memory_bytes=60 if more % 2 else 1000)
+    try:
+        outcome: Any = encoder.encode(single, returned)
+    except Unpublishable:
+        outcome = None
+    value = encoder.for_chunk(chunk)(0, single.raw, returned)
+    assert (value is not None) == isinstance(outcome, PlainResult)
+    if value is not None:
+        assert chunk.values == [value]
+        own = chunk.results_topic, single.partition, [42], [single.raw], chunk.values
+        result = PlainResults.of(*own).output(0)
+        assert isinstance(result, PlainResult)
+        names = PlainResult.__mro__[1].__slots__
+        assert [getattr(result, n) for n in names] == [getattr(outcome, n) for n in names]
+
+
+def test_a_replays_results_are_no_plain_ones() -> None:
+    encoder = ResultEncoder(RESULTS, [], TopicLimits([RESULTS]), "0a1b2c")
+    columns = Columns([42], [None], [source().raw], 0)
+    add = encoder.for_chunk(Chunk(a_partition(), columns, 500))
+    assert add(0, source().raw, {"a": 1}) is None
 
 
 def test_each_topic_has_its_own_limit() -> None:

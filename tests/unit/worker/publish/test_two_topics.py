@@ -1,14 +1,17 @@
 """Records with results for several topics, of which some refuse: none is left behind."""
 
+from functools import partial
+
 from confluent_kafka import KafkaError
 
+from kworker.clients.delivery import queue_each
 from kworker.clients.errors import KafkaRequestError, QueueFull
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.outbox_policy import OutboxPolicy
-from kworker.worker.publish.output_batch import OutputBatch
+from kworker.worker.publish.output_batch import OutputBatch, Queue
 from tests.support.records import a_partition, a_record, with_outputs
 
 INVALID = KafkaError(KafkaError.INVALID_RECORD)
@@ -66,7 +69,8 @@ class Stage:
             assert isinstance(record, Record)
             self._sent.append((record, output))
 
-        self.batch.fill(produce, self.now, only_torn=only_torn)
+        queue = Queue(produce, partial(queue_each, produce))
+        self.batch.fill(queue, self.now, only_torn=only_torn)
         return self.batch.begun
 
     def end(self) -> None:
