@@ -7,7 +7,7 @@ from operator import length_hint
 from typing import NamedTuple
 
 from kworker.core.memory_size import sizes_of
-from kworker.core.message import RawMessage
+from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import NO_RESULTS
 from kworker.core.plain_results import PlainResults
 from kworker.core.record import Partition, Record, records_of
@@ -24,14 +24,14 @@ class Row(deque[Record]):
 class Columns(NamedTuple):
     """The columns of adjacent records of one partition, as they are delivered.
 
-    The client has read the headers of all of them without an error, so that they may be read again.
-    `taken_ns` is the monotonic time of the poll.
+    `taken_ns` is the monotonic time of the poll. `headers` is None if no record has any.
     """
 
     offsets: list[int]
     lanes: Sequence[object]
     raws: list[RawMessage]
     taken_ns: int
+    headers: Sequence[HeaderList | None] | None = None
 
     def part(self, begin: int, end: int) -> "Columns":
         """Returns the columns of the records from the index `begin` to before `end`."""
@@ -40,6 +40,7 @@ class Columns(NamedTuple):
             self.lanes[begin:end],
             self.raws[begin:end],
             self.taken_ns,
+            None if self.headers is None else self.headers[begin:end],
         )
 
     def records(self, partition: Partition) -> list[Record]:
@@ -49,8 +50,8 @@ class Columns(NamedTuple):
 
     def sizes(self) -> list[int]:
         """Returns the approximate size of each record in memory, in bytes."""
-        raws = self.raws
-        return sizes_of(raws, [raw.key() for raw in raws], [raw.headers() for raw in raws])
+        raws, headers = self.raws, self.headers
+        return sizes_of(raws, [raw.key() for raw in raws], headers or [None] * len(raws))
 
 
 _NO_COLUMNS = Columns([], [], [], 0)

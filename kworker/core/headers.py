@@ -133,6 +133,11 @@ def trace_of(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
     return next((value or b"" for name, value in headers if name == TRACE), b"")
 
 
+def is_traced(headers: HeaderList | None) -> bool:
+    """Returns True if there is a header `traceparent`, which the outputs of the record carry."""
+    return bool(headers) and any(name == TRACE for name, _ in headers or ())
+
+
 def with_trace(headers: HeaderList, traceparent: bytes) -> HeaderList:
     """Returns `headers` with exactly one header `traceparent`, which has the given value.
 

@@ -124,8 +124,9 @@ class PlainResult(Output):
     """The outcome of a run that ended well with one plain result; also the output itself.
 
     It is made for a dict that a handler returned on a record's first run, if the record has no
-    headers. It has the record's key, and no header but the source header, whose value is in `own`.
-    The usual result is such. A tuple of outputs with lists of headers would cost twice as much.
+    trace header. It has the record's key, and no header but the source header, whose value is in
+    `own`. The usual result is such. A tuple of outputs with lists of headers would cost twice as
+    much.
     """
 
     __slots__ = ()

@@ -402,8 +402,9 @@ def follow(holder: Record, behind: Sequence[Record]) -> None:
 def pack(records: Sequence[Record]) -> None:
     """Frees the messages of records that have run; keeps only their values, in one bytes object.
 
-    Each record's outcome must be a `PlainResult`. From it and the kept value, `unpack` restores the
-    message. The bytes object is freed once none of the records is packed any more.
+    Each record's outcome must be a `PlainResult`, and no record may have headers. From the outcome
+    and the kept value, `unpack` restores the message. The bytes object is freed once none of the
+    records is packed any more.
     """
     values = Values([record.raw.value() for record in records])
     for nth, record in enumerate(records):

@@ -226,7 +226,8 @@ class Intake:
         lanes = self._lanes.lanes_of(keys)
         self.consumed += len(raws)
         if self._lanes.takes_chunks and self._fit_for_chunks(partition, raws) and not unreadable:
-            columns = Columns(offsets, lanes, raws, self._taken_ns)
+            given = headers if any(headers) else None
+            columns = Columns(offsets, lanes, raws, self._taken_ns, given)
             self._add_chunks(partition, columns, keys, headers)
             return
         sizes = sizes_of(raws, keys, headers)

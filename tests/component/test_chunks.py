@@ -13,7 +13,7 @@ import pytest
 
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.headers import Source
-from kworker.core.message import RawMessage
+from kworker.core.message import Headers, RawMessage
 from kworker.core.outcome import Reject, Retry
 from kworker.core.record import Record
 from kworker.instance.rejections import Rejections
@@ -34,7 +34,8 @@ RECORDS, KEYS, THREADS = 400, 7, 3
 IN_FLIGHT = 64  # so that most are taken when others have ended
 PLAIN, EMPTY, AGAIN, DIES, SLOW = b"plain", b"empty", b"again", b"dies", b"slow"
 RESULT, NULL, TWO, LARGE = b"result", b"null", b"two", b"large"
-RESULTS_OF = {RESULT: 1, NULL: 1, TWO: 2}
+TRACED, TRACE = b"traced", ("traceparent", b"00-1-2-01")
+RESULTS_OF = {RESULT: 1, NULL: 1, TRACED: 1, TWO: 2}
 MOST_BYTES = 10_000
 Place = tuple[int, int]
 
@@ -91,6 +92,8 @@ class Work:
         match message.value:
             case b"result":
                 return {"at": at}
+            case b"traced":
+                return {"at": at, "traced": True}
             case b"null":
                 return {"at": at, "of": None}
             case b"two":
@@ -125,7 +128,9 @@ class Rig:
         self.values = values
         for number, own in enumerate(values):
             for offset, value in enumerate(own):
-                self.kafka.append("foo", number, value=value, key=b"%d" % (offset * offset % KEYS))
+                key = b"%d" % (offset * offset % KEYS)
+                headers = self._headers(number, offset, value)
+                self.kafka.append("foo", number, value=value, key=key, headers=headers)
         self.work = Work()
         limits = TopicLimits([RESULTS, *OWN])
         limits.update({RESULTS: MOST_BYTES}, {RESULTS: 1})
@@ -150,6 +155,13 @@ class Rig:
             in_flight=in_flight,
             state_dir=state_dir,
         )
+
+    @staticmethod
+    def _headers(number: int, offset: int, value: bytes) -> Headers:
+        """Those of every second record in the first partition; some are traced."""
+        if value == TRACED:
+            return (("a", b"1"), TRACE)
+        return (("a", b"1"), ("b", None)) if number == 0 and offset % 2 else ()
 
     @property
     def positions(self) -> dict[tuple[str, int], int]:
@@ -202,12 +214,16 @@ class Rig:
 
 def place_of(result: RawMessage) -> Place:
     """The place of the source, which key, value and header tell alike."""
-    [name, source] = (result.headers() or [])[0]
+    (name, source), *others = result.headers() or []
     topic, number, offset, timestamp = (source or b"").decode().split("/")
     at = int(number), int(offset)
     assert (name, topic, timestamp) == ("kworker-source", "foo", "1700000000000")
-    assert orjson.loads(result.value() or b"")["at"] == list(at)
+    value = orjson.loads(result.value() or b"")
+    assert value["at"] == list(at)
     assert result.key() == b"%d" % (at[1] * at[1] % KEYS)
+    assert [each for each in others if each != ("kworker-index", b"1")] == [
+        TRACE for _ in range("traced" in value)
+    ]
     return at
 
 
@@ -234,7 +250,7 @@ def rigs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rigs]:
 def some_values(seed: int) -> list[list[bytes]]:
     """Of two partitions. Those that stay in chunks come first, and are the most."""
     chance = random.Random(seed)
-    odd = chance.choice([[TWO], [DIES], [AGAIN], [SLOW], [TWO, EMPTY, AGAIN, DIES, SLOW]])
+    odd = chance.choice([[TWO], [DIES], [AGAIN], [SLOW], [TRACED, EMPTY, AGAIN, DIES, SLOW]])
     usual = chance.choice([[PLAIN], [RESULT], [PLAIN, RESULT, NULL], [*[PLAIN] * 9, RESULT]])
     share = chance.choice([0.003, 0.02, 0.1])
 

@@ -76,22 +76,29 @@ class Watched(Fields):
     __slots__ = ("__weakref__",)
 
 
-def a_chunk(partition: Partition, begin: int = 0, number: int = 5) -> Chunk:
+def a_chunk(partition: Partition, begin: int = 0, number: int = 5, headers: Headers = ()) -> Chunk:
     offsets = list(range(begin, begin + number))
     raws: list[RawMessage] = [
-        Watched((partition.topic, partition.number, offset), 1, b"%d" % (offset % 2), b"{}", ())
+        Watched(
+            (partition.topic, partition.number, offset), 1, b"%d" % (offset % 2), b"{}", headers
+        )
         for offset in offsets
     ]
-    keys = [raw.key() for raw in raws]
-    total = size_together(raws, keys, [None] * number).total
-    return Chunk(partition, Columns(offsets, keys, raws, 0), total)
+    keys, all_headers = [raw.key() for raw in raws], [raw.headers() for raw in raws]
+    total = size_together(raws, keys, all_headers).total
+    given = all_headers if headers else None
+    return Chunk(partition, Columns(offsets, keys, raws, 0, given), total)
 
 
 def a_part(
-    partition: Partition, begin: int, values: Sequence[bytes | None], topic: str = "results"
+    partition: Partition,
+    begin: int,
+    values: Sequence[bytes | None],
+    topic: str = "results",
+    headers: Headers = (),
 ) -> ChunkPart:
     """Records that ended in a chunk, each with a result of this value or without one."""
-    chunk = a_chunk(partition, begin, len(values))
+    chunk = a_chunk(partition, begin, len(values), headers)
     return ChunkPart(partition, chunk.columns, chunk.memory_bytes, topic, values)
 
 

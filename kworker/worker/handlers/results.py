@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from kworker.core.chunk import Chunk
-from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE
+from kworker.core.headers import ATTEMPT, INDEX, REPLAY, SOURCE, TABLE, TRACE, is_traced
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import (
     NO_RESULTS,
@@ -51,7 +51,7 @@ class ResultEncoder:
             and record.attempt == 1
             and record.envelope is None
             and not self._replay
-            and not record.raw.headers()
+            and not is_traced(record.raw.headers())
         ):
             return self._plain(record, returned)
         if returned is None:
@@ -82,9 +82,10 @@ class ResultEncoder:
         most = self._limits.max_bytes(self.topic) - chunk.partition.frame_size
         surely = most - chunk.memory_bytes  # whatever the key is
         values, chunk.results_topic = chunk.values, self.topic
+        headers = chunk.columns.headers
 
         def add_plain(nth: int, raw: RawMessage, returned: Any) -> bytes | None:
-            if type(returned) is not dict or raw.headers():
+            if type(returned) is not dict or (headers and is_traced(headers[nth])):
                 return None
             try:
                 value = _json(returned, 0)

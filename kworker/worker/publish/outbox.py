@@ -74,7 +74,8 @@ class Outbox:
             outcome: Any = record.outcome
             if type(outcome) is PlainResult:
                 size = OBJECT_BYTES + outcome.size
-                plain.append(record)
+                if not record.raw.headers():  # they would be lost
+                    plain.append(record)
             else:
                 size = sum([OBJECT_BYTES + output.size for output in outcome])
             record.output_bytes = size

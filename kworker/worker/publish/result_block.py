@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kworker.core.chunk import ChunkPart
-from kworker.core.message import Fields
+from kworker.core.message import Fields, HeaderList
 from kworker.core.outcome import NO_RESULTS
 from kworker.core.plain_results import PlainResults
 from kworker.core.record import Partition, Record, Values, records_of
@@ -14,11 +14,13 @@ OBJECT_BYTES = 600  # what an output and its record cost beside the payload
 class ResultBlock:
     """Ended records of one partition with their plain results, as columns.
 
-    Of the messages only the values are kept, joined (see `Values`). Owned by the poll thread.
+    Of the messages, the values are kept, joined (see `Values`), and any headers. Owned by the poll
+    thread.
     `output_bytes` and `memory_bytes` are the sums of those of the records.
     """
 
     __slots__ = (
+        "_headers",
         "_lanes",
         "_nth",
         "_records",
@@ -37,6 +39,7 @@ class ResultBlock:
         offsets: Sequence[int],
         lanes: Sequence[object],
         taken_ns: int,
+        headers: Sequence[HeaderList | None] | None,
         results: PlainResults,
         values: Values,
         memory_bytes: int,
@@ -50,6 +53,7 @@ class ResultBlock:
         self.output_bytes = results.number * OBJECT_BYTES + results.size
         self._lanes = lanes
         self._taken_ns = taken_ns
+        self._headers = headers
         self._values = values
         self._nth = nth
         self._records: list[Record] | None = None
@@ -59,7 +63,7 @@ class ResultBlock:
         """Makes a block of a part of a chunk."""
         columns = part.columns
         values = Values([raw.value() for raw in columns.raws])
-        own = part.partition, columns.offsets, columns.lanes, columns.taken_ns
+        own = part.partition, columns.offsets, columns.lanes, columns.taken_ns, columns.headers
         return cls(*own, part.results(), values, part.memory_bytes)
 
     def __len__(self) -> int:
@@ -83,6 +87,7 @@ class ResultBlock:
             self.offsets[begin:end],
             self._lanes[begin:end],
             self._taken_ns,
+            None if self._headers is None else self._headers[begin:end],
             self.results.part(begin, end),
             self._values,
             memory_bytes,
@@ -98,6 +103,7 @@ class ResultBlock:
     def _made(self) -> list[Record]:
         """The sizes of the records are not known any more: each gets the same."""
         partition, results = self.partition, self.results
+        headers = self._headers or [None] * len(self)
         each, rest = divmod(self.memory_bytes, len(self))
         sizes = [each + rest, *[each] * (len(self) - 1)]
         raws = [
@@ -106,7 +112,7 @@ class ResultBlock:
                 int(source.rpartition(b"/")[2]),
                 key,
                 self._values[self._nth + i],
-                (),
+                tuple(headers[i] or ()),
             )
             for i, (offset, source, key) in enumerate(
                 zip(self.offsets, results.sources, results.keys, strict=True)

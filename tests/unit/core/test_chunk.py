@@ -152,7 +152,7 @@ def test_a_row_is_broken_once_all_its_records_wait(monkeypatch: pytest.MonkeyPat
     """Else its thread would find none of them, and go."""
     row = a_row(2, 2)
     seen = []
-    monkeypatch.setattr(Watched, "headers", lambda _: seen.append(row.broken))
+    monkeypatch.setattr(Watched, "key", lambda _: seen.append(row.broken))
     row.break_up()
     assert seen == [False] * 4
     assert row.broken

@@ -301,6 +301,7 @@ def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
         ({"a": nan}, {}),
         ({"a": {1, 2}}, {}),
         ({"a": 1}, {"headers": (("h", b"1"),)}),
+        ({"a": 1}, {"headers": (("h", b"1"), ("traceparent", b"00-1"))}),
         ([{"a": 1}], {}),
         (Result({"a": 1}), {}),
         (b"raw", {}),
@@ -316,7 +317,8 @@ def test_a_chunk_takes_the_same_plain_results(
     except Unpublishable:
         size = 100
     encoder = an_encoder(limit=size + more)
-    columns = Columns([42], [None], [single.raw], 0)
+    headers = single.raw.headers()
+    columns = Columns([42], [None], [single.raw], 0, [headers] if headers else None)
     chunk = Chunk(single.partition, columns, memory_bytes=60 if more % 2 else 1000)
     try:
         outcome: Any = encoder.encode(single, returned)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.clients.memory.producer import MemoryProducer
+from kworker.core.message import with_headers
 from kworker.core.record import PACKED, Record, pack
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.outbox_policy import OutboxPolicy
@@ -38,6 +39,15 @@ def test_a_packed_record_unpacks_unchanged(values: list[bytes | None], random) -
         assert record.raw is PACKED
         record.unpack()
     assert [told(record) for record in records] == before
+
+
+def test_a_record_with_headers_keeps_them() -> None:
+    """Its dead letter has them, should its result be refused."""
+    record = ended(0, b"v")
+    record.raw = with_headers(record.raw, (("h", b"1"),))
+    other = ended(1, b"w")
+    Outbox(OutboxPolicy(bytes_max=1 << 20, records_max=1000)).add([record, other])
+    assert (record.raw.headers(), other.raw) == ([("h", b"1")], PACKED)
 
 
 def refusing(kind: str) -> MemoryKafka:

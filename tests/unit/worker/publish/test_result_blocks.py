@@ -24,6 +24,7 @@ from kworker.worker.publish.result_block import ResultBlock
 from tests.support.records import a_part, a_partition, a_record, with_outputs
 
 VALUES = st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=9)
+HEADERS = st.sampled_from([(), (("h", b"1"), ("h", None))])
 ERRORS = [KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.NOT_ENOUGH_REPLICAS]
 
 
@@ -36,7 +37,7 @@ def told(record: Record) -> tuple[object, ...]:
         record.lane,
         record.taken_ns,
         (record.raw.topic(), record.raw.partition(), record.raw.offset()),
-        (record.raw.key(), record.raw.value(), record.raw.timestamp()),
+        (record.raw.key(), record.raw.value(), record.raw.timestamp(), record.raw.headers()),
         type(record.outcome),
         [(o.topic, o.key, o.value, o.headers, o.size, o.partition) for o in outputs],
     )
@@ -52,7 +53,7 @@ def backlog_of(records: list[Record]) -> Outbox:
 def test_a_block_has_all_of_its_records(values: list[bytes | None], data: st.DataObject) -> None:
     """Also in parts; and together they take as much room."""
     partition = a_partition("orders", 3)
-    part = a_part(partition, 5, values)
+    part = a_part(partition, 5, values, headers=data.draw(HEADERS))
     block = ResultBlock.of(part)
     at = data.draw(st.integers(0, len(values)))
     blocks = block.split(at) if 0 < at < len(values) else (block,)
