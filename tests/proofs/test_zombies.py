@@ -130,7 +130,7 @@ def _settings(
 def _stopped(struck: Service, proxied: Proxied, slot: int, moment: str) -> Zombie:
     """With so much in hand, and a transaction half written; or with a request on its way."""
     guarantee, api = MOMENTS[moment]
-    proxy, client = proxied.proxy, _client(struck, slot)
+    proxy, client, pid = proxied.proxy, _client(struck, slot), struck.worker(slot)["pid"]
     eventually(partial(_at_work, struck, slot), every_s=0.01, what="it is at work")
     proxy.passes(Api.END_TXN if guarantee == EXACTLY_ONCE else Api.OFFSET_COMMIT, client)
     held = None
@@ -139,11 +139,11 @@ def _stopped(struck: Service, proxied: Proxied, slot: int, moment: str) -> Zombi
     else:
         held = proxy.hold(api, client)
         held.caught()
+    from_ns = now_ns()
+    os.kill(pid, signal.SIGSTOP)  # at once: while one asks about it, it may send its positions
     row = struck.worker(slot)
     partitions = tuple((topic, partition) for topic, partition in row["partitions"])
-    from_ns = now_ns()
-    os.kill(row["pid"], signal.SIGSTOP)
-    fault = Fault(STOPPED, row["pid"], slot, partitions, from_ns, from_ns, row["in_hand"])
+    fault = Fault(STOPPED, pid, slot, partitions, from_ns, from_ns, row["in_hand"])
     return Zombie(struck, slot, fault, held)
 
 
