@@ -1,14 +1,12 @@
 """Delivery reports of records that were not written: their causes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
 from kworker.clients.errors import Broken, KafkaRequestError, Oversized, QueueFull
-from kworker.core.outcome import Output
-from kworker.core.plain_results import PlainResults
 
 Refused = Callable[[object, object], None]
 """Called with the error and the message of an output that was not written."""
@@ -36,26 +34,13 @@ class DeliveryRefusal(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """How many of several records a producer has queued, and why it took no more.
+    """The number of records that a producer has queued of several, and why it took no more.
 
     `stopped` is None if it has queued all. The first that it has not queued is the one refused.
     """
 
     number: int
     stopped: QueueFull | KafkaRequestError | Broken | None
-
-
-def queue_each(
-    queue: Callable[[Output, Refused], None], results: PlainResults, refused: Sequence[Refused]
-) -> Queued:
-    """Queues results with `queue`, one after the other."""
-    for nth, report in enumerate(refused):
-        if (output := results.output(nth)) is not None:
-            try:
-                queue(output, report)
-            except (QueueFull, KafkaRequestError, Broken) as stopped:
-                return Queued(nth, stopped)
-    return Queued(len(refused), None)
 
 
 # Of a batch with one invalid record, every record is reported as invalid; of one with several,

@@ -38,7 +38,7 @@ class KafkaProducer:
         """The reason why this producer can never write again; None while it can."""
         return self._fatal
 
-    def produce(self, output: Output, refused: Callable[[object, object], None]) -> None:
+    def produce(self, output: Output, refused: Refused) -> None:
         """Queues a record. `poll` calls `refused(error, message)` if the record is not written.
 
         Raises QueueFull, or KafkaRequestError if the client itself refuses the record.
@@ -79,9 +79,7 @@ class KafkaProducer:
             self._fatal = str(error)
 
 
-def hand_over(
-    produce: Any, output: Output, refused: Callable[[object, object], None] | None = None
-) -> None:
+def hand_over(produce: Any, output: Output, refused: Refused | None = None) -> None:
     """Passes an output to `produce`, a method of a producer.
 
     Raises QueueFull while the producer's queue is full. Raises KafkaException, the library's error,

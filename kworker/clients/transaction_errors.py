@@ -1,4 +1,4 @@
-"""What the library's errors of a transactional producer mean."""
+"""The meanings of the errors that the library's transactional producer raises."""
 
 from confluent_kafka import KafkaError, KafkaException
 

@@ -123,7 +123,7 @@ class KafkaTransactor:
             else:
                 return
 
-    def queue(self, output: Output, refused: Callable[[object, object], None]) -> None:
+    def queue(self, output: Output, refused: Refused) -> None:
         """Adds a record to the transaction, without waiting.
 
         `poll` calls `refused(error, message)` if the record is not written. Raises QueueFull while

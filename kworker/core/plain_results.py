@@ -8,7 +8,7 @@ from kworker.core.record import Partition
 
 
 class PlainResults:
-    """What `PlainResult` has, of several records of one partition.
+    """The contents of the `PlainResult`s of several records of one partition.
 
     Each column has an entry for each record. The value of one without a result is None.
     `frame_size` is that of the partition.

@@ -1,4 +1,4 @@
-"""What many records have in common: their partitions, and outcomes that ended them well."""
+"""Common properties of many records: their partitions, and outcomes that ended them well."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence

@@ -6,15 +6,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.delivery import Queued, queue_each
-from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
+from kworker.clients.delivery import Queued, Refused
+from kworker.clients.errors import Broken, KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory.broker import MemoryKafka, MemoryTopic, size_of
 from kworker.core.message import Fields, PartitionId
 from kworker.core.outcome import Output
 from kworker.core.plain_results import PlainResults
 
-Reporting = Callable[[object, object], None]
-"""Called with the error and the record of an output that was refused."""
 CLIENT_MAX_BYTES = 1_000_000  # the client's own
 _QUEUE_RECORDS = 100_000
 
@@ -26,7 +24,7 @@ class MemoryProducer:
         self._kafka = kafka
         self._most = int(properties.get("queue.buffering.max.messages", _QUEUE_RECORDS))
         self._most_bytes = int(properties.get("message.max.bytes", CLIENT_MAX_BYTES))
-        self._queue: list[tuple[Output, Reporting]] = []
+        self._queue: list[tuple[Output, Refused]] = []
         self._unknown: set[str] = set()  # topics that the broker has said do not exist
         self._spread = count()
         self._fatal: str | None = None
@@ -40,7 +38,7 @@ class MemoryProducer:
         """Makes this producer fail for good: it writes nothing any more."""
         self._fatal = reason
 
-    def produce(self, output: Output, refused: Reporting) -> None:
+    def produce(self, output: Output, refused: Refused) -> None:
         """Queues a record. `poll` calls `refused(error, message)` if the record is not written.
 
         Raises QueueFull, or KafkaRequestError if the client itself refuses the record.
@@ -55,7 +53,7 @@ class MemoryProducer:
             raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queue.append((output, refused))
 
-    def produce_plain(self, results: PlainResults, refused: Sequence[Reporting]) -> Queued:
+    def produce_plain(self, results: PlainResults, refused: Sequence[Refused]) -> Queued:
         """Queues results, as far as this client takes them; see `produce`."""
         return queue_each(self.produce, results, refused)
 
@@ -63,7 +61,7 @@ class MemoryProducer:
         """Writes queued records and reports refused ones, if broker and partition answer."""
         if self._fatal is not None or not (self._kafka.up and self._kafka.writable):
             return
-        batches: dict[PartitionId, list[tuple[Output, Reporting]]] = {}
+        batches: dict[PartitionId, list[tuple[Output, Refused]]] = {}
         queue, self._queue = self._queue, []
         for output, refused in queue:
             topic = self._kafka.topic(output.topic)
@@ -82,7 +80,7 @@ class MemoryProducer:
         queue, self._queue = self._queue, []
         report(queue, KafkaError._PURGE_QUEUE)
 
-    def _write(self, at: PartitionId, batch: list[tuple[Output, Reporting]]) -> None:
+    def _write(self, at: PartitionId, batch: list[tuple[Output, Refused]]) -> None:
         """Writes a whole batch, or nothing if the broker refuses one of its records."""
         topic = self._kafka.topic(at[0])
         if topic is None:
@@ -100,7 +98,20 @@ class MemoryProducer:
                 self._kafka.append(*at, value=output.value, key=output.key, headers=headers)
 
 
-def report(batch: list[tuple[Output, Reporting]], codes: int | list[int]) -> None:
+def queue_each(
+    queue: Callable[[Output, Refused], None], results: PlainResults, refused: Sequence[Refused]
+) -> Queued:
+    """Queues results with `queue`, one after the other."""
+    for nth, report in enumerate(refused):
+        if (output := results.output(nth)) is not None:
+            try:
+                queue(output, report)
+            except (QueueFull, KafkaRequestError, Broken) as stopped:
+                return Queued(nth, stopped)
+    return Queued(len(refused), None)
+
+
+def report(batch: list[tuple[Output, Refused]], codes: int | list[int]) -> None:
     """Reports each output of a batch as failed.
 
     `codes` is one error code for all outputs, or a list with a code for each of them.

@@ -6,14 +6,14 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.delivery import Queued, queue_each
+from kworker.clients.delivery import Queued, Refused
 from kworker.clients.errors import Abortable, Broken, KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory.broker import MemoryKafka, size_of
 from kworker.clients.memory.group import MemoryGroupMetadata, fits
 from kworker.clients.memory.producer import (
     CLIENT_MAX_BYTES,
-    Reporting,
     partition_of,
+    queue_each,
     report,
     to_partition,
 )
@@ -46,7 +46,7 @@ class MemoryTransactor:
         self._most = int(properties.get("queue.buffering.max.messages", _QUEUE_RECORDS))
         self._most_bytes = int(properties.get("message.max.bytes", CLIENT_MAX_BYTES))
         self._outputs: list[Output] = []
-        self._queued: list[tuple[Output, Reporting]] = []
+        self._queued: list[tuple[Output, Refused]] = []
         self._broken = ""  # only `abort` helps
         self._positions: list[tuple[MemoryGroupMetadata, Mapping[PartitionId, Committed]]] = []
         self._spread = count()
@@ -78,7 +78,7 @@ class MemoryTransactor:
         self._check()
         self._outputs.append(output)
 
-    def queue(self, output: Output, refused: Reporting) -> None:
+    def queue(self, output: Output, refused: Refused) -> None:
         """Queues a record. `poll` calls `refused(error, message)` if the record is not written.
 
         Raises QueueFull while too many records are queued, and Oversized if the record is too
@@ -92,7 +92,7 @@ class MemoryTransactor:
             raise Oversized(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str())
         self._queued.append((output, refused))
 
-    def queue_plain(self, results: PlainResults, refused: Sequence[Reporting]) -> Queued:
+    def queue_plain(self, results: PlainResults, refused: Sequence[Refused]) -> Queued:
         """Queues results, as far as the transaction takes them; see `queue`."""
         return queue_each(self.queue, results, refused)
 
@@ -108,7 +108,7 @@ class MemoryTransactor:
         """
         if not (self._kafka.up and self._kafka.writable):
             return
-        batches: dict[str, list[tuple[Output, Reporting]]] = {}
+        batches: dict[str, list[tuple[Output, Refused]]] = {}
         queued, self._queued = self._queued, []
         for output, refused in queued:
             topic = self._kafka.topic(output.topic)

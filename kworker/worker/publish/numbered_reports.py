@@ -1,7 +1,9 @@
 """Delivery reports of outputs that have a number, since they have no record of their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from kworker.clients.delivery import Refused
 
 
 class FailedDelivery(NamedTuple):
@@ -20,9 +22,9 @@ class NumberedReports:
 
     def __init__(self) -> None:
         self.failed: list[FailedDelivery] = []
-        self._callbacks: list[Callable[[object, object], None]] = []
+        self._callbacks: list[Refused] = []
 
-    def callbacks(self, begin: int, number: int) -> Sequence[Callable[[object, object], None]]:
+    def callbacks(self, begin: int, number: int) -> Sequence[Refused]:
         """Returns those with the numbers from `begin` on."""
         own, end = self._callbacks, begin + number
         own.extend([_Callback(self.failed, n) for n in range(len(own), end)])

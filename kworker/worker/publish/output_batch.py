@@ -114,10 +114,11 @@ class OutputBatch:
         """Produces blocks, which come after single records, until that are `most` records."""
         blocks = self._outbox.blocks
         while blocks and most > 0:
-            block = blocks.popleft()
+            block = blocks[0]
             first = self._next_number
             callbacks = self._reports.callbacks(first, len(block))
             done, stopped = queue.plain(block.results, callbacks)
+            blocks.popleft()
             if done < len(block):
                 block, rest = block.split(done)
                 blocks.appendleft(rest)

@@ -1,4 +1,4 @@
-"""What is picked out of the records that wait to be written."""
+"""Selections of the records that wait to be written."""
 
 from collections.abc import Collection, Iterable
 

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.clients.delivery import queue_each
 from kworker.clients.errors import Broken, KafkaRequestError, Oversized, QueueFull
+from kworker.clients.memory.producer import queue_each
 from kworker.core.headers import SOURCE
 from kworker.core.message import Fields
 from kworker.core.outcome import NO_RESULTS, Output
@@ -200,6 +200,18 @@ def test_a_broken_transaction_keeps_what_it_has_taken() -> None:
     assert batch.offsets() == {partition: [0, 1]}
     assert offsets(batch.take()) == [(0, 0), (0, 1)]
     assert offsets([*backlog]) == [(0, 2)]
+
+
+def test_an_unforeseen_error_leaves_the_block_where_it_is() -> None:
+    backlog = Outbox(OutboxPolicy(bytes_max=1 << 20, records_max=1000))
+    backlog.add_parts([a_part(a_partition(), 0, [b"0", b"1"])])
+
+    def produce(_: Output, __: object) -> None:
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError):
+        OutputBatch(backlog).fill(Queue(produce, partial(queue_each, produce)), 100.0)
+    assert offsets([*backlog]) == [(0, 0), (0, 1)]
 
 
 def test_late_reports_of_a_batch_given_up_are_of_no_other() -> None:

@@ -4,8 +4,8 @@ from functools import partial
 
 from confluent_kafka import KafkaError
 
-from kworker.clients.delivery import queue_each
 from kworker.clients.errors import KafkaRequestError, QueueFull
+from kworker.clients.memory.producer import queue_each
 from kworker.core.message import Fields
 from kworker.core.outcome import Output
 from kworker.core.record import Record
@@ -158,8 +158,8 @@ def test_only_the_rest_of_a_torn_record_goes_to_an_outdated_producer() -> None:
     assert stage.settled == [0, 1]
 
 
-def test_a_record_that_two_topics_look_for_counts_once() -> None:
-    """It was let go twice when its partition went, and the backlog counted fewer than it had."""
+def both_looking() -> Stage:
+    """Both topics have refused some of a batch, and the second record has results for both."""
     stage = Stage()
     stage.add(0, "a")
     stage.add(1, "a", "b")
@@ -167,19 +167,19 @@ def test_a_record_that_two_topics_look_for_counts_once() -> None:
     stage.invalid = {(0, "a"), (1, "b"), (2, "b")}
     stage.begin()
     stage.end()
+    return stage
+
+
+def test_a_record_that_two_topics_look_for_counts_once() -> None:
+    """It was let go twice when its partition went, and the backlog counted fewer than it had."""
+    stage = both_looking()
     assert sorted(record.offset for record in stage.drop()) == [0, 1, 2]
     assert stage.backlog.pending == 0
 
 
 def test_what_is_tried_for_one_topic_is_not_let_go_for_another() -> None:
     """It was in the batch: it left the backlog a second time when that ended."""
-    stage = Stage()
-    stage.add(0, "a")
-    stage.add(1, "a", "b")
-    stage.add(2, "b")
-    stage.invalid = {(0, "a"), (1, "b"), (2, "b")}
-    stage.begin()
-    stage.end()
+    stage = both_looking()
     for _ in range(2):
         tried = stage.begin()
         assert tried
