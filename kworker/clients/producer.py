@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -110,11 +111,13 @@ def hand_over_plain(
     Returns the number of records that were done before, and what was raised.
     """
     topic, nth = results.topic, 0
-    columns = zip(results.values, results.keys, results.sources, refused, strict=True)
+    own = results.headers or repeat((), len(results))
+    columns = zip(results.values, results.keys, results.sources, own, refused, strict=True)
     try:
-        for nth, (value, key, source, report) in enumerate(columns):  # noqa: B007 - told below
+        for nth, (value, key, source, more, report) in enumerate(columns):  # noqa: B007 - told below
             if value is not None:
-                produce(topic, value, key, -1, report, None, 0, [(SOURCE, source)])
+                headers = [(SOURCE, source), *more] if more else [(SOURCE, source)]
+                produce(topic, value, key, -1, report, None, 0, headers)
     except BufferError:
         return nth, QueueFull()
     except KafkaException as error:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kworker.core.memory_size import sizes_of
 from kworker.core.message import HeaderList, RawMessage
 from kworker.core.outcome import NO_RESULTS
-from kworker.core.plain_results import PlainResults
+from kworker.core.plain_results import PlainResults, PlainValue
 from kworker.core.record import Partition, Record, records_of
 
 
@@ -90,7 +90,7 @@ class Chunk:
         self.row: ChunkRow | None = None  # in which it was taken, until it is over
         self.records: list[Record] | None = None  # since it was broken up: without those that ended
         # Of plain results, which the thread adds: None for a record without, if others follow.
-        self.values: list[bytes | None] = []
+        self.values: list[PlainValue | None] = []
         self.results_topic = ""  # set before that
         self._first = 0  # the index of the first of `records`
         self._running: Record | None = None  # of `records`, the one that had begun
@@ -128,7 +128,7 @@ class Chunk:
         self._running = self.records[0] if begun else None
         return self.records[begun - self._first :]
 
-    def finish(self, value: bytes | None = None) -> Record | None:
+    def finish(self, value: PlainValue | None = None) -> Record | None:
         """Notes that the thread has nothing left in `unbegun`, and what it began has ended well.
 
         Returns the record that was made of the last one that it began, if it was broken up, with
@@ -139,8 +139,8 @@ class Chunk:
                 self._finished = self.records is None
         if (last := self._running) is not None:
             own = (last.offset,), (last.raw,), (value,)
-            result = PlainResults.of(self.results_topic, self.partition, *own).output(0)
-            last.outcome = result or NO_RESULTS
+            results = PlainResults.of(self.results_topic, self.partition, *own)
+            last.outcome = results.outcome(0)
         return last
 
     def let_go(self) -> None:
@@ -230,7 +230,7 @@ class ChunkPart(NamedTuple):
     columns: Columns
     memory_bytes: int
     results_topic: str = ""
-    values: Sequence[bytes | None] = ()
+    values: Sequence[PlainValue | None] = ()
 
     @property
     def number(self) -> int:
@@ -254,5 +254,5 @@ class ChunkPart(NamedTuple):
         if self.values:
             results = self.results()
             for nth, record in enumerate(records):
-                record.outcome = results.output(nth) or NO_RESULTS
+                record.outcome = results.outcome(nth)
         return records

@@ -123,7 +123,7 @@ class Output:
 class PlainResult(Output):
     """The outcome of a run that ended well with one plain result; also the output itself.
 
-    It is made for a dict that a handler returned on a record's first run, if the record has no
+    It is made for a value that a handler returned on a record's first run, if the record has no
     trace header. It has the record's key, and no header but the source header, whose value is in
     `own`. The usual result is such. A tuple of outputs with lists of headers would cost twice as
     much.
@@ -158,10 +158,14 @@ def plain_result(
 
 def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:
     """Returns an upper bound of a record's bytes in a record batch."""
-    size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-    for name, content in headers:
-        size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
-    return size
+    return RECORD_OVERHEAD + len(key or b"") + len(value or b"") + size_of_headers(headers)
+
+
+def size_of_headers(headers: HeaderList) -> int:
+    """Returns an upper bound of the bytes of headers in a record batch."""
+    return sum(
+        [_HEADER_OVERHEAD + len(name.encode()) + len(content or b"") for name, content in headers]
+    )
 
 
 RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version

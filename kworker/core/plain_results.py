@@ -1,20 +1,43 @@
 """The plain results of adjacent records, as columns: one for each record, or none."""
 
 from collections.abc import Sequence
+from typing import NamedTuple, cast
 
-from kworker.core.message import RawMessage
-from kworker.core.outcome import PlainResult, plain_result
+from kworker.core.headers import SOURCE
+from kworker.core.message import HeaderList, RawMessage
+from kworker.core.outcome import (
+    NO_RESULTS,
+    Output,
+    Results,
+    Succeeded,
+    outputs_of,
+    plain_result,
+    size_of_headers,
+)
 from kworker.core.record import Partition
 
 
-class PlainResults:
-    """The contents of the `PlainResult`s of several records of one partition.
+class Addressed(NamedTuple):
+    """The value of a result with a key of its own, or with headers beside the source header."""
 
-    Each column has an entry for each record. The value of one without a result is None.
-    `frame_size` is that of the partition.
+    value: bytes
+    key: bytes | None
+    headers: HeaderList
+
+
+PlainValue = bytes | Addressed
+"""What a plain result has beside what its record tells."""
+
+
+class PlainResults:
+    """The only results of several records of one partition, all for one topic.
+
+    Each column has an entry for each record. The value of one without a result is None. `headers`
+    are those beside the source header; None if no result has any. `record_keys` are the keys of the
+    records, which those of results may differ from. `frame_size` is that of the partition.
     """
 
-    __slots__ = ("_frame_size", "keys", "sources", "topic", "values")
+    __slots__ = ("_frame_size", "headers", "keys", "record_keys", "sources", "topic", "values")
 
     def __init__(
         self,
@@ -23,11 +46,16 @@ class PlainResults:
         values: Sequence[bytes | None],
         sources: Sequence[bytes],
         frame_size: int,
+        headers: Sequence[HeaderList] | None = None,
+        record_keys: Sequence[bytes | None] | None = None,
     ) -> None:
+        """Without `record_keys`, they are `keys`."""
         self.topic = topic
         self.keys = keys
         self.values = values
         self.sources = sources  # of the header
+        self.headers = headers
+        self.record_keys = keys if record_keys is None else record_keys
         self._frame_size = frame_size
 
     @classmethod
@@ -37,15 +65,27 @@ class PlainResults:
         partition: Partition,
         offsets: Sequence[int],
         raws: Sequence[RawMessage],
-        values: Sequence[bytes | None],
+        values: Sequence[PlainValue | None],
     ) -> "PlainResults":
         """Makes the columns. There may be fewer values than records: the last have no results."""
         prefix = partition.prefix
         both = zip(offsets, raws, strict=True)
         sources = [b"%b%d/%d" % (prefix, offset, raw.timestamp()[1]) for offset, raw in both]
         keys = [raw.key() for raw in raws]
-        values = [*values, *[None] * (len(raws) - len(values))]
-        return cls(topic, keys, values, sources, partition.frame_size)
+        entries = [*values, *[None] * (len(raws) - len(values))]
+        if Addressed not in map(type, values):
+            bare = cast("list[bytes | None]", entries)
+            return cls(topic, keys, bare, sources, partition.frame_size)
+        own = [entry if isinstance(entry, Addressed) else None for entry in entries]
+        return cls(
+            topic,
+            [entry.key if entry else key for entry, key in zip(own, keys, strict=True)],
+            [entry.value if isinstance(entry, Addressed) else entry for entry in entries],
+            sources,
+            partition.frame_size,
+            [entry.headers if entry else [] for entry in own],
+            keys,
+        )
 
     def __len__(self) -> int:
         """The number of records."""
@@ -63,20 +103,25 @@ class PlainResults:
         if (number := self.number) < len(values):
             keys = [key for key, value in zip(keys, values, strict=True) if value is not None]
         sizes = sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
-        return sizes + number * self._frame_size
+        return sizes + number * self._frame_size + sum(map(size_of_headers, self.headers or ()))
 
-    def output(self, nth: int) -> PlainResult | None:
-        """Returns the result of the record with this index."""
+    def outcome(self, nth: int) -> Succeeded:
+        """Returns the outcome of the record with this index."""
         key, value = self.keys[nth], self.values[nth]
         if value is None:
-            return None
-        size = self._frame_size + len(value) + (len(key) if key else 0)
-        return plain_result(self.topic, key, value, self.sources[nth], size)
+            return NO_RESULTS
+        headers = self.headers[nth] if self.headers else []
+        size = self._frame_size + len(value) + (len(key) if key else 0) + size_of_headers(headers)
+        source = self.sources[nth]
+        if headers or key != self.record_keys[nth]:
+            own = [(SOURCE, source), *headers]
+            return Results((Output(self.topic, key, value, own, size),))
+        return plain_result(self.topic, key, value, source, size)
 
-    def last(self) -> PlainResult | None:
+    def last(self) -> Output | None:
         """Returns the last result; None if there is none."""
-        found = (self.output(nth) for nth in reversed(range(len(self))))
-        return next(filter(None, found), None)
+        found = (outputs_of(self.outcome(nth)) for nth in reversed(range(len(self))))
+        return next((outputs[0] for outputs in found if outputs), None)
 
     def part(self, begin: int, end: int) -> "PlainResults":
         """Returns those of the records from the index `begin` to before `end`."""
@@ -86,4 +131,6 @@ class PlainResults:
             self.values[begin:end],
             self.sources[begin:end],
             self._frame_size,
+            self.headers and self.headers[begin:end],
+            None if self.record_keys is self.keys else self.record_keys[begin:end],
         )

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from itertools import accumulate, groupby
 from operator import attrgetter
+from typing import Any
 
 from kworker.core.outcome import NO_RESULTS, PlainResult, Results
 from kworker.core.record import Partition, Record
@@ -37,12 +38,18 @@ def all_without_results(records: Sequence[Record]) -> bool:
 
 
 def all_plain(records: Sequence[Record]) -> bool:
-    """Returns True if each record ended well with one plain result, or without results."""
+    """Returns True if each record ended well, with no more than one result."""
     if all_without_results(records):
         return True
-    outcomes = [record.outcome for record in records]
-    plain = list(map(type, outcomes)).count(PlainResult)
-    return plain == len(outcomes) or plain + outcomes.count(NO_RESULTS) == len(outcomes)
+    outcomes: list[Any] = [record.outcome for record in records]
+    kinds = list(map(type, outcomes))
+    if kinds.count(PlainResult) == len(kinds):  # the fastest check
+        return True
+    singles = [
+        kind is PlainResult or (kind is Results and len(outcome) < 2)
+        for kind, outcome in zip(kinds, outcomes, strict=True)
+    ]
+    return all(singles)
 
 
 def all_ended_well(records: Sequence[Record]) -> bool:

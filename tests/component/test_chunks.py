@@ -14,7 +14,7 @@ import pytest
 from kworker.clients.memory.broker import MemoryKafka
 from kworker.core.headers import Source
 from kworker.core.message import Headers, RawMessage
-from kworker.core.outcome import Reject, Retry
+from kworker.core.outcome import Reject, Result, Retry
 from kworker.core.record import Record
 from kworker.instance.rejections import Rejections
 from kworker.instance.scoreboard import Scoreboard
@@ -35,7 +35,10 @@ IN_FLIGHT = 64  # so that most are taken when others have ended
 PLAIN, EMPTY, AGAIN, DIES, SLOW = b"plain", b"empty", b"again", b"dies", b"slow"
 RESULT, NULL, TWO, LARGE = b"result", b"null", b"two", b"large"
 TRACED, TRACE = b"traced", ("traceparent", b"00-1-2-01")
-RESULTS_OF = {RESULT: 1, NULL: 1, TRACED: 1, TWO: 2}
+ADDRESSED, BYTES, ONE = b"addressed", b"bytes", b"one"
+OF_RESULT = [("kworker-table", b"t"), ("h", b"1")]
+RESULTS_OF = {RESULT: 1, NULL: 1, TRACED: 1, TWO: 2, ADDRESSED: 1, BYTES: 1, ONE: 1}
+KEEPS_CHUNK = [PLAIN, EMPTY, *(value for value in RESULTS_OF if value != TWO)]
 MOST_BYTES = 10_000
 Place = tuple[int, int]
 
@@ -96,6 +99,13 @@ class Work:
                 return {"at": at, "traced": True}
             case b"null":
                 return {"at": at, "of": None}
+            case b"addressed":
+                value = {"at": at, "addressed": True}
+                return Result(value, key="mine", headers={"h": "1"}, table="t")
+            case b"bytes":
+                return orjson.dumps({"at": at})
+            case b"one":
+                return [None, {"at": at}]
             case b"two":
                 return [{"at": at}, {"at": at}]
             case b"large":
@@ -220,6 +230,9 @@ def place_of(result: RawMessage) -> Place:
     assert (name, topic, timestamp) == ("kworker-source", "foo", "1700000000000")
     value = orjson.loads(result.value() or b"")
     assert value["at"] == list(at)
+    if "addressed" in value:
+        assert (result.key(), others) == (b"mine", OF_RESULT)
+        return at
     assert result.key() == b"%d" % (at[1] * at[1] % KEYS)
     assert [each for each in others if each != ("kworker-index", b"1")] == [
         TRACE for _ in range("traced" in value)
@@ -251,7 +264,9 @@ def some_values(seed: int) -> list[list[bytes]]:
     """Of two partitions. Those that stay in chunks come first, and are the most."""
     chance = random.Random(seed)
     odd = chance.choice([[TWO], [DIES], [AGAIN], [SLOW], [TRACED, EMPTY, AGAIN, DIES, SLOW]])
-    usual = chance.choice([[PLAIN], [RESULT], [PLAIN, RESULT, NULL], [*[PLAIN] * 9, RESULT]])
+    usual = chance.choice(
+        [[PLAIN], [RESULT], [ADDRESSED], KEEPS_CHUNK, [PLAIN, RESULT, NULL], [*[PLAIN] * 9, RESULT]]
+    )
     share = chance.choice([0.003, 0.02, 0.1])
 
     def value(number: int) -> bytes:
@@ -268,6 +283,24 @@ def test_every_end_in_a_chunk_is_counted_once(rigs: Rigs, seed: int, transaction
     assert all(count == 1 for count in rig.work.runs.values())
     assert len(rig.work.runs) == 2 * RECORDS
     rig.check()
+
+
+@pytest.mark.parametrize("value", KEEPS_CHUNK)
+def test_no_more_than_one_result_leaves_a_chunk_whole(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    broken: list[object] = []
+    break_up = ChunkRun._broken
+
+    def noted(run: ChunkRun, *arguments: Any) -> Record:
+        broken.append(arguments)
+        return break_up(run, *arguments)
+
+    monkeypatch.setattr(ChunkRun, "_broken", noted)
+    rig = rigs([[value] * RECORDS])
+    rig.until_done()
+    rig.check()
+    assert broken == []
 
 
 @pytest.mark.parametrize("transactional", ["", "once"])

@@ -7,6 +7,7 @@ import pytest
 
 from kworker.clients.delivery import Queued
 from kworker.clients.errors import KafkaRequestError, Oversized, QueueFull
+from kworker.core.message import HeaderList
 from kworker.core.outcome import Output
 from kworker.core.plain_results import PlainResults
 from tests.support.kafka_and_twin import Cluster
@@ -81,6 +82,21 @@ def test_columns_of_results_read_back_as_single_ones_do(kafka: Cluster) -> None:
         (None, b"0", [("kworker-source", b"foo/0/0/1")]),
         (b"k", b"2", [("kworker-source", b"foo/0/2/1")]),
         (b"k", b"", [("kworker-source", b"foo/0/3/1")]),
+    ]
+    assert refused.errors == []
+
+
+def test_columns_of_results_may_have_further_headers(kafka: Cluster) -> None:
+    topic, producer, refused = kafka.create(), kafka.producer(), Reports()
+    headers: list[HeaderList] = [[], [("h", b"1"), ("h", None)], [("h", b"1")]]
+    sources = [b"foo/0/%d/1" % n for n in range(3)]
+    results = PlainResults(topic, [b"k"] * 3, [b"0", b"1", None], sources, 200, headers)
+    assert producer.produce_plain(results, [refused] * 3) == Queued(3, None)
+    finish(producer)
+    raws = read(kafka, topic, 2)
+    assert [(r.value(), r.headers()) for r in raws] == [
+        (b"0", [("kworker-source", sources[0])]),
+        (b"1", [("kworker-source", sources[1]), ("h", b"1"), ("h", None)]),
     ]
     assert refused.errors == []
 

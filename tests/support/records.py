@@ -16,6 +16,7 @@ from kworker.core.outcome import (
     plain_result,
     size_of,
 )
+from kworker.core.plain_results import PlainValue
 from kworker.core.record import Partition, Record, records_of
 
 ORIGIN = b"the log of tests"
@@ -93,7 +94,7 @@ def a_chunk(partition: Partition, begin: int = 0, number: int = 5, headers: Head
 def a_part(
     partition: Partition,
     begin: int,
-    values: Sequence[bytes | None],
+    values: Sequence[PlainValue | None],
     topic: str = "results",
     headers: Headers = (),
 ) -> ChunkPart:

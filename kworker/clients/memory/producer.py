@@ -10,7 +10,7 @@ from kworker.clients.delivery import Queued, Refused
 from kworker.clients.errors import Broken, KafkaRequestError, Oversized, QueueFull
 from kworker.clients.memory.broker import MemoryKafka, MemoryTopic, size_of
 from kworker.core.message import Fields, PartitionId
-from kworker.core.outcome import Output
+from kworker.core.outcome import Output, outputs_of
 from kworker.core.plain_results import PlainResults
 
 CLIENT_MAX_BYTES = 1_000_000  # the client's own
@@ -103,7 +103,7 @@ def queue_each(
 ) -> Queued:
     """Queues results with `queue`, one after the other."""
     for nth, report in enumerate(refused):
-        if (output := results.output(nth)) is not None:
+        for output in outputs_of(results.outcome(nth)):
             try:
                 queue(output, report)
             except (QueueFull, KafkaRequestError, Broken) as stopped:

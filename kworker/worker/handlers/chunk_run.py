@@ -1,7 +1,7 @@
 """The run of a chunk: its records one after the other, without a `Record` for those that end well.
 
-To end well is to return nothing, or one plain result. A run that ends otherwise breaks its chunk
-up: the rest runs as single records do.
+To end well is to return no result, or one for the results topic. A run that ends otherwise breaks
+its chunk up: the rest runs as single records do.
 """
 
 import math
@@ -19,7 +19,7 @@ from kworker.message import DeliveredMessage
 from kworker.worker.handlers.completions import HandlerTimes
 from kworker.worker.handlers.invocation import UNSHARED, limits_of
 from kworker.worker.handlers.loaded_handlers import Handlers
-from kworker.worker.handlers.results import ResultEncoder
+from kworker.worker.handlers.results import ResultEncoder, without_results
 
 SLOW_NS = 1_000_000  # a record that takes longer is counted by itself, and not with the run's mean
 # The start of a run on the scoreboard, which costs more than a comparison. No more than SLOW_NS: to
@@ -87,7 +87,7 @@ class ChunkRun:
                     times.runs.add(1, now_ns - before_ns)
                     counted += 1
                     others_ns += now_ns - before_ns
-                if value is None and returned is not None:
+                if value is None and returned is not None and not without_results(returned):
                     break
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
             raised, now_ns = error, clock_ns()
@@ -95,7 +95,7 @@ class ChunkRun:
             times.runs.add(done - counted, now_ns - others_ns)
         if done:
             times.waits.add(done, done * waited_ns)
-        if raised is None and (value is not None or returned is None):
+        if raised is None and (value is not None or without_results(returned)):
             last = chunk.finish(value)
         else:
             last = self._broken(chunk, returned, raised)

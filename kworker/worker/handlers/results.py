@@ -19,7 +19,9 @@ from kworker.core.outcome import (
     TooLarge,
     Unpublishable,
     plain_result,
+    size_of_headers,
 )
+from kworker.core.plain_results import Addressed, PlainValue
 from kworker.core.record import Record
 from kworker.worker.handlers.unfit_result import (
     describe_not_finite,
@@ -27,6 +29,8 @@ from kworker.worker.handlers.unfit_result import (
     holds_not_finite,
 )
 from kworker.worker.topic_limits import TopicLimits
+
+_NOT_PLAIN = frozenset({type(None), list, Result})
 
 
 class ResultEncoder:
@@ -47,7 +51,7 @@ class ResultEncoder:
     def encode(self, record: Record, returned: Any) -> Succeeded:
         """Encodes a returned value. Raises Unpublishable if it cannot be written or is too big."""
         if (
-            type(returned) is dict
+            type(returned) not in _NOT_PLAIN
             and record.attempt == 1
             and record.envelope is None
             and not self._replay
@@ -62,20 +66,22 @@ class ResultEncoder:
             return self._measured(outputs) if outputs else NO_RESULTS
         return self._measured([self._output(record, returned, 0)])
 
-    def _plain(self, record: Record, item: dict[Any, Any]) -> Succeeded:
-        """Encodes a returned dict faster than `_output` does; only for a record's first run."""
+    def _plain(self, record: Record, item: Any) -> Succeeded:
+        """Encodes a returned value faster than `_output` does; only for a record's first run."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
-        value = _json(item, 0)
+        value = _json(item, 0) if type(item) is dict else serialise(item, 0)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
-        result = plain_result(self.topic, key, value, source, size)
-        return result if size <= self._limits.max_bytes(self.topic) else self._measured([result])
+        if size > self._limits.max_bytes(self.topic):
+            return self._measured([self._output(record, item, 0)])  # whose size is exact
+        return plain_result(self.topic, key, value, source, size)
 
-    def for_chunk(self, chunk: Chunk) -> Callable[[int, RawMessage, Any], bytes | None]:
+    def for_chunk(self, chunk: Chunk) -> Callable[[int, RawMessage, Any], PlainValue | None]:
         """Returns a function that notes the plain results of a chunk's records in the chunk.
 
-        Called with the index of a record, the record, and what the handler returned. It returns the
-        value of the plain result, and None for all else: then `encode` says what it is.
+        Called with the index of a record, the record, and what the handler returned, unless that is
+        `without_results`. It returns what the plain result has beside what its record tells, and
+        None for all else: then `encode` says what it is.
         """
         if self._replay:
             return lambda _nth, _raw, _returned: None
@@ -84,14 +90,18 @@ class ResultEncoder:
         values, chunk.results_topic = chunk.values, self.topic
         headers = chunk.columns.headers
 
-        def add_plain(nth: int, raw: RawMessage, returned: Any) -> bytes | None:
-            if type(returned) is not dict or (headers and is_traced(headers[nth])):
-                return None
+        def add_plain(nth: int, raw: RawMessage, returned: Any) -> PlainValue | None:
+            value: PlainValue | None
             try:
-                value = _json(returned, 0)
+                if type(returned) is dict and not (headers and is_traced(headers[nth])):
+                    value = _json(returned, 0)
+                    size = len(value)
+                else:
+                    value = self._plain_value(raw, returned, headers[nth] if headers else None)
+                    size = _size(value)
             except Unpublishable:
                 return None
-            if len(value) > surely and len(value) + len(raw.key() or b"") > most:
+            if value is None or (size > surely and size + len(raw.key() or b"") > most):
                 return None
             if len(values) < nth:  # those before it had no results
                 values.extend([None] * (nth - len(values)))
@@ -99,6 +109,30 @@ class ResultEncoder:
             return value
 
         return add_plain
+
+    def _plain_value(
+        self, raw: RawMessage, returned: Any, headers: HeaderList | None
+    ) -> PlainValue | None:
+        """Encodes what is one result for the results topic; returns None for all else.
+
+        `headers` are those of the record. A tombstone counts as something else, since nothing tells
+        it from a record without results.
+        """
+        if type(returned) is list:
+            several = [item for item in returned if item is not None]
+            if len(several) != 1:
+                return None
+            [returned] = several
+        own = _traces(headers)
+        if type(returned) is not Result:
+            value = serialise(returned, 0)
+            return Addressed(value, raw.key(), own) if own else value
+        output = self._addressed(raw, returned, 0, own)
+        if output.value is None or output.topic != self.topic:
+            return None
+        if not output.headers and output.key == raw.key():
+            return output.value
+        return Addressed(output.value, output.key, output.headers)
 
     def _output(self, record: Record, item: Any, index: int) -> Output:
         raw = record.raw
@@ -140,9 +174,24 @@ def own_headers(record: Record, index: int) -> HeaderList:
         headers.append((INDEX, b"%d" % index))
     if record.attempt > 1:
         headers.append((ATTEMPT, b"%d" % record.attempt))
-    if given := raw.headers():
-        headers += [header for header in given if header[0] == TRACE]
-    return headers
+    return headers + _traces(raw.headers())
+
+
+def _traces(headers: HeaderList | None) -> HeaderList:
+    """Returns those headers of a record that its results get, too."""
+    return [header for header in headers or () if header[0] == TRACE]
+
+
+def _size(value: PlainValue | None) -> int:
+    """Returns an upper bound of the bytes in a batch, but for a key that is the record's."""
+    if not isinstance(value, Addressed):
+        return len(value or b"")
+    return len(value.value) + len(value.key or b"") + size_of_headers(value.headers)
+
+
+def without_results(returned: Any) -> bool:
+    """Returns True if a handler that returns this has no results."""
+    return returned is None or (type(returned) is list and all(item is None for item in returned))
 
 
 def replay_header(record: Record, replay: str) -> HeaderList:

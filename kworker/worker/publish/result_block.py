@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kworker.core.chunk import ChunkPart
 from kworker.core.message import Fields, HeaderList
-from kworker.core.outcome import NO_RESULTS
+from kworker.core.outcome import outputs_of
 from kworker.core.plain_results import PlainResults
 from kworker.core.record import Partition, Record, Values, records_of
 
@@ -115,13 +115,12 @@ class ResultBlock:
                 tuple(headers[i] or ()),
             )
             for i, (offset, source, key) in enumerate(
-                zip(self.offsets, results.sources, results.keys, strict=True)
+                zip(self.offsets, results.sources, results.record_keys, strict=True)
             )
         ]
         lanes, taken_ns = self._lanes, self._taken_ns
         records = records_of(partition, self.offsets, lanes, sizes, raws, taken_ns)
         for i, record in enumerate(records):
-            result = results.output(i)
-            record.outcome = result or NO_RESULTS
-            record.output_bytes = OBJECT_BYTES + result.size if result else 0
+            record.outcome = outcome = results.outcome(i)
+            record.output_bytes = sum(OBJECT_BYTES + each.size for each in outputs_of(outcome))
         return records

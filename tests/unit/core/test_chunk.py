@@ -131,7 +131,7 @@ def test_the_results_of_a_part_are_those_of_its_records() -> None:
         ([0, 1], [b"0", b"1"]),
         ([2, 3, 4], [b"2"]),
     ]
-    assert [second.results().output(n) is None for n in range(3)] == [False, True, True]
+    assert [second.results().outcome(n) is NO_RESULTS for n in range(3)] == [False, True, True]
 
 
 def test_a_row_is_broken_up_as_a_whole() -> None:

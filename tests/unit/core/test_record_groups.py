@@ -3,9 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kworker.core.outcome import NO_RESULTS
-from kworker.core.record_groups import WithoutResults, all_without_results, by_partition, edges
-from tests.support.records import a_partition, a_record
+from kworker.core.outcome import (
+    NO_RESULTS,
+    TOMBSTONE,
+    Outcome,
+    Output,
+    Results,
+    RetryScheduled,
+)
+from kworker.core.record_groups import (
+    WithoutResults,
+    all_plain,
+    all_without_results,
+    by_partition,
+    edges,
+)
+from tests.support.records import a_partition, a_record, plain_result_of
 
 PARTITIONS = [a_partition(number=number) for number in range(3)]
 
@@ -28,6 +41,26 @@ def test_records_without_results_are_not_looked_at_again() -> None:
     assert (known, known.groups) == (records, by_partition(known))
     records[1].outcome = None
     assert (all_without_results(known), all_without_results(records)) == (True, False)
+
+
+RECORD = a_record(PARTITIONS[0])
+ONE = Output("results", None, b"v", [])
+OUTCOMES: dict[str, tuple[Outcome, bool]] = {
+    "nothing": (NO_RESULTS, True),
+    "plain": (plain_result_of(RECORD, "results", b"v"), True),
+    "one": (Results((ONE,)), True),
+    "two": (Results((ONE, ONE)), False),
+    "retry": (RetryScheduled((ONE,)), False),
+    "tombstone": (TOMBSTONE, False),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(OUTCOMES)), min_size=1))
+def test_records_are_plain_if_none_has_more_than_one_result(names: list[str]) -> None:
+    records = [a_record(PARTITIONS[0], offset) for offset in range(len(names))]
+    for record, name in zip(records, names, strict=True):
+        record.outcome = OUTCOMES[name][0]
+    assert all_plain(records) == all(OUTCOMES[name][1] for name in names)
 
 
 @given(st.lists(st.integers(0, 2)))

@@ -21,10 +21,11 @@ from kworker.core.outcome import (
     Result,
     Unpublishable,
     outputs_of,
+    size_of,
 )
 from kworker.core.plain_results import PlainResults
 from kworker.core.record import Record
-from kworker.worker.handlers.results import ResultEncoder
+from kworker.worker.handlers.results import ResultEncoder, without_results
 from kworker.worker.topic_limits import TopicLimits
 from tests.support.records import a_partition, a_record
 
@@ -283,56 +284,114 @@ def test_a_result_of_wrong_types_is_unpublishable(returned: Any) -> None:
 def test_the_largest_that_fits_is_taken_and_one_byte_more_is_not() -> None:
     """One oversized record would fail its whole batch, again on every retry."""
     limited = an_encoder(limit=1000)
-    overhead = one(b"").size
+    overhead = size_of([SOURCE], b"k", b"")
     [fits] = outputs_of(limited.encode(source(), bytes(1000 - overhead)))
     assert fits.size == 1000
     with pytest.raises(Unpublishable, match=r"orders\.results takes 1000"):
         limited.encode(source(), bytes(1001 - overhead))
 
 
+TRACE = ("traceparent", b"00-1")
+UNADDRESSED: list[tuple[Any, dict[str, Any]]] = [
+    ({"a": 1}, {}),
+    ({"a": None}, {}),
+    ({}, {"key": None}),
+    ({"a": "x" * 300}, {"key": b"k" * 50}),
+    ({"a": nan}, {}),
+    ({"a": {1, 2}}, {}),
+    ({"a": 1}, {"headers": (("h", b"1"),)}),
+    (b"raw", {}),
+    (b"", {}),
+    ("text", {"key": b"k" * 50}),
+    ("\ud800", {}),
+    (7, {}),
+    (Order(id=1), {}),
+]
+ADDRESSED: list[tuple[Any, dict[str, Any]]] = [
+    ({"a": 1}, {"headers": (("h", b"1"), TRACE)}),
+    (Order(id=1), {"headers": (TRACE, ("traceparent", None))}),
+    ([{"a": 1}], {}),
+    ([None, b"raw"], {"headers": (TRACE,)}),
+    ([[1]], {}),
+    ([1, 2], {}),
+    (Result({"a": 1}), {}),
+    (Result({"a": 1}, key="mine", headers={"h": "1"}, table="t"), {"headers": (TRACE,)}),
+    (Result(b"raw", key=b"mine"), {"key": None}),
+    ([Result(b"raw", headers={"kworker-h": "1"})], {}),
+    (Result({"a": 1}, topic=RESULTS), {}),
+    (Result({"a": 1}, topic=FURTHER), {}),
+    (Result({"a": 1}, topic="unknown"), {}),
+    (Result(None, key="gone"), {}),
+]
+
+
+def a_chunk_of(single: Record, memory_bytes: int) -> Chunk:
+    headers = single.raw.headers()
+    columns = Columns([42], [None], [single.raw], 0, [headers] if headers else None)
+    return Chunk(single.partition, columns, memory_bytes)
+
+
+def encoded(returned: Any, record: Record, limit: int = 100_000) -> Sequence[Output]:
+    """Empty for what cannot be written."""
+    try:
+        return outputs_of(an_encoder(limit).encode(record, returned))
+    except Unpublishable:
+        return ()
+
+
 @pytest.mark.parametrize("more", range(-2, 3))
-@pytest.mark.parametrize(
-    ("returned", "fields"),
-    [
-        ({"a": 1}, {}),
-        ({"a": None}, {}),
-        ({}, {"key": None}),
-        ({"a": "x" * 300}, {"key": b"k" * 50}),
-        ({"a": nan}, {}),
-        ({"a": {1, 2}}, {}),
-        ({"a": 1}, {"headers": (("h", b"1"),)}),
-        ({"a": 1}, {"headers": (("h", b"1"), ("traceparent", b"00-1"))}),
-        ([{"a": 1}], {}),
-        (Result({"a": 1}), {}),
-        (b"raw", {}),
-    ],
-)
+@pytest.mark.parametrize(("returned", "fields"), UNADDRESSED)
 def test_a_chunk_takes_the_same_plain_results(
     returned: Any, fields: dict[str, Any], more: int
 ) -> None:
     """And no other value: the size limit is kept to the byte, whatever the others take."""
     single = source(**fields)
-    try:
-        size = max(output.size for output in outputs(returned, single))
-    except Unpublishable:
-        size = 100
-    encoder = an_encoder(limit=size + more)
-    headers = single.raw.headers()
-    columns = Columns([42], [None], [single.raw], 0, [headers] if headers else None)
-    chunk = Chunk(single.partition, columns, memory_bytes=60 if more % 2 else 1000)
-    try:
-        outcome: Any = encoder.encode(single, returned)
-    except Unpublishable:
-        outcome = None
-    value = encoder.for_chunk(chunk)(0, single.raw, returned)
-    assert (value is not None) == isinstance(outcome, PlainResult)
+    limit = max((each.size for each in encoded(returned, single)), default=100) + more
+    chunk = a_chunk_of(single, memory_bytes=60 if more % 2 else 1000)
+    plain = [each for each in encoded(returned, single, limit) if type(each) is PlainResult]
+    value = an_encoder(limit).for_chunk(chunk)(0, single.raw, returned)
+    assert (value is not None) == bool(plain)
     if value is not None:
         assert chunk.values == [value]
         own = chunk.results_topic, single.partition, [42], [single.raw], chunk.values
-        result = PlainResults.of(*own).output(0)
+        [result], [expected] = outputs_of(PlainResults.of(*own).outcome(0)), plain
         assert isinstance(result, PlainResult)
         names = PlainResult.__mro__[1].__slots__
-        assert [getattr(result, n) for n in names] == [getattr(outcome, n) for n in names]
+        assert [getattr(result, n) for n in names] == [getattr(expected, n) for n in names]
+
+
+@pytest.mark.parametrize(("returned", "fields"), ADDRESSED)
+def test_a_chunk_takes_what_is_one_result_for_the_topic(
+    returned: Any, fields: dict[str, Any]
+) -> None:
+    """But for a tombstone; and nothing that is over the limit."""
+    single = source(**fields)
+    outputs = encoded(returned, single)
+    plain = [output for output in outputs if output.topic == RESULTS and output.value is not None]
+    chunk = a_chunk_of(single, memory_bytes=1000)
+    value = an_encoder().for_chunk(chunk)(0, single.raw, returned)
+    assert (value is not None) == (len(outputs) == len(plain) == 1)
+    if value is None:
+        return
+    own = chunk.results_topic, single.partition, [42], [single.raw], chunk.values
+    [result] = outputs_of(PlainResults.of(*own).outcome(0))
+    [expected] = plain
+    assert told(result) == told(expected)
+    assert result.size >= expected.size
+    small = an_encoder(expected.size - 1).for_chunk(a_chunk_of(single, memory_bytes=1000))
+    assert small(0, single.raw, returned) is None
+
+
+def told(output: Output) -> tuple[object, ...]:
+    return output.topic, output.key, output.value, output.headers, output.partition
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [(None, True), ([], True), ([None], True), ([None, 1], False), ({}, False), ((), False)],
+)
+def test_what_has_no_results_is_told(returned: Any, expected: bool) -> None:
+    assert without_results(returned) == expected == (not outputs(returned))
 
 
 def test_a_replays_results_are_no_plain_ones() -> None:

@@ -16,6 +16,7 @@ from kworker.clients.memory.producer import queue_each
 from kworker.core.headers import SOURCE
 from kworker.core.message import Fields
 from kworker.core.outcome import NO_RESULTS, Output
+from kworker.core.plain_results import Addressed, PlainValue
 from kworker.core.record import Record
 from kworker.worker.publish.outbox import Outbox
 from kworker.worker.publish.outbox_policy import OutboxPolicy
@@ -23,7 +24,11 @@ from kworker.worker.publish.output_batch import OutputBatch, Queue
 from kworker.worker.publish.result_block import ResultBlock
 from tests.support.records import a_part, a_partition, a_record, with_outputs
 
-VALUES = st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=9)
+BYTES = st.binary(max_size=20)
+NONE_OR_BYTES = st.none() | BYTES
+OWN_HEADERS = st.lists(st.tuples(st.sampled_from(["h", "hé"]), NONE_OR_BYTES), max_size=2)
+ENTRIES = NONE_OR_BYTES | st.builds(Addressed, BYTES, NONE_OR_BYTES, OWN_HEADERS)
+VALUES = st.lists(NONE_OR_BYTES, min_size=1, max_size=9) | st.lists(ENTRIES, min_size=1, max_size=9)
 HEADERS = st.sampled_from([(), (("h", b"1"), ("h", None))])
 ERRORS = [KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.NOT_ENOUGH_REPLICAS]
 
@@ -50,7 +55,9 @@ def backlog_of(records: list[Record]) -> Outbox:
 
 
 @given(VALUES, st.data())
-def test_a_block_has_all_of_its_records(values: list[bytes | None], data: st.DataObject) -> None:
+def test_a_block_has_all_of_its_records(
+    values: list[PlainValue | None], data: st.DataObject
+) -> None:
     """Also in parts; and together they take as much room."""
     partition = a_partition("orders", 3)
     part = a_part(partition, 5, values, headers=data.draw(HEADERS))
@@ -90,9 +97,11 @@ class Stage:
     def add_part(self) -> None:
         number = self.chance.randrange(1, 6)
         partition, begin = self._next(number)
-        made: Callable[[int], bytes | None] = lambda n: b"%d" % n  # noqa: E731
+        made: Callable[[int], PlainValue | None] = lambda n: b"%d" % n  # noqa: E731
         if self.chance.random() < 0.3:
             made = lambda n: b"%d" % n if n % 3 else None  # noqa: E731
+        elif self.chance.random() < 0.3:
+            made = lambda n: Addressed(b"%d" % n, b"k", [("h", b"1")][n % 2 :])  # noqa: E731
         part = a_part(partition, begin, [made(n) for n in range(begin, begin + number)])
         if self.in_blocks:
             self.backlog.add_parts([part])
