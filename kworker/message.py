@@ -100,11 +100,13 @@ class Message:
         Raises Undecodable, a ValueError, if the value is not JSON or is nested too deeply. If the
         handler does not catch this error, the record becomes a dead letter at once.
         """
-        value = self.value
+        value = self._raw.value()
+        if value is None:
+            return None
         try:
-            return None if value is None else _parsed(value)
-        except (ValueError, RecursionError) as error:
-            raise Undecodable(f"the value is not JSON: {error}") from None
+            return from_json(value, cache_strings="keys")  # a fifth of the time of `json.loads`
+        except ValueError:
+            return _parsed(value)
 
     def text(self) -> str | None:
         """Returns the value decoded as UTF-8; None for a null value.
@@ -140,12 +142,8 @@ class DeliveredMessage(Message):
 
 
 def _parsed(value: bytes) -> Any:
-    """Returns what `json.loads` returns, and raises the same errors.
-
-    For most values, takes a fifth of its time.
-    """
+    """Parses what `from_json` refuses: deep nesting, lone surrogates, and all but UTF-8."""
     try:
-        return from_json(value, cache_strings="keys")
-    except ValueError:
-        # Of what this takes, `from_json` refuses deep nesting, lone surrogates, and all but UTF-8.
         return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"the value is not JSON: {error}") from None
