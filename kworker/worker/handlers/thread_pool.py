@@ -22,8 +22,8 @@ from kworker.worker.handlers.cpu_affinity import CpuAffinity, CpuAffinityPolicy
 from kworker.worker.handlers.invocation import Invoke
 from kworker.worker.handlers.pool import Take
 from kworker.worker.handlers.run_cost import RUNS_EACH, RunCost
+from kworker.worker.handlers.run_watch import RunWatch
 
-STUCK_S, STUCK_S_MOST = 0.01, 0.1  # a run without progress for so long gives its rest back
 SLACK_LEAST_S, SLACK_MOST_S = 0.001, 0.005
 _SLACK = 0.4  # of the time of a record
 _ENDED_WELL = get_args(Succeeded)  # `isinstance` with the union itself takes longer
@@ -58,8 +58,7 @@ class ThreadPool:
         self._finished = [0] * len(hands)  # number of runs, by thread
         self._handed = 0  # number of runs, by the poll thread
         self._unbegun: list[_Run] = []  # runs that had not begun all records, last turn
-        self._seen: list[tuple[_Run | None, int]] = [(None, 0)] * len(hands)
-        self._seen_at = 0.0
+        self._watch = RunWatch[_Run](len(hands))
         self._stuck = 0  # number of runs without progress
         self._cost = RunCost(len(hands))
         self._placement = CpuAffinity(CpuAffinityPolicy(), ended=self.completed.number_of_runs)
@@ -138,17 +137,10 @@ class ThreadPool:
 
         Called by the poll thread.
         """
-        if now - self._seen_at < min(STUCK_S_MOST, max(STUCK_S, 2 * self._cost.record_s)):
+        stuck = self._watch.look(self._current, now, self._cost.record_s)
+        if stuck is None:
             return []
-        self._seen_at = now
         self._placement.decide(self._cost.computes, now)
-        before = self._seen
-        self._seen = [(run, -1 if run is None else len(run)) for run in self._current]
-        stuck = [
-            run
-            for (run, left), (was, had) in zip(self._seen, before, strict=True)
-            if run is not None and run is was and left == had
-        ]
         self._stuck = len(stuck)
         return [record for run in stuck for record in emptied(run)]
 
