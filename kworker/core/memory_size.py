@@ -35,12 +35,15 @@ def size_together(
     headers: Sequence[HeaderList | None],
 ) -> Together:
     """Returns the sum of what `sizes_of` returns, faster."""
-    if any(headers):
-        sizes = sizes_of(raws, keys, headers)
-        return Together(sum(sizes), max(sizes))
     values, present = list(map(len, raws)), list(map(len, filter(None, keys)))
-    total = sum(values) + sum(present) + _OBJECT_BYTES * len(raws)
-    return Together(total, max(values) + max(present, default=0) + _OBJECT_BYTES)
+    given = [
+        sum([len(name) + len(value or b"") + _HEADER_BYTES for name, value in own])
+        for own in headers
+        if own
+    ]
+    total = sum(values) + sum(present) + sum(given) + _OBJECT_BYTES * len(raws)
+    most = max(values) + max(present, default=0) + max(given, default=0) + _OBJECT_BYTES
+    return Together(total, most)
 
 
 def _size(headers: Iterable[tuple[str, bytes | None]]) -> int:

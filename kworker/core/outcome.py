@@ -163,9 +163,10 @@ def size_of(headers: HeaderList, key: bytes | None, value: bytes | None) -> int:
 
 def size_of_headers(headers: HeaderList) -> int:
     """Returns an upper bound of the bytes of headers in a record batch."""
-    return sum(
-        [_HEADER_OVERHEAD + len(name.encode()) + len(content or b"") for name, content in headers]
-    )
+    size = 0
+    for name, content in headers:
+        size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
+    return size
 
 
 RECORD_OVERHEAD = 128  # batch header 61, record varints up to 21, and room for the next version

@@ -69,7 +69,7 @@ class ResultEncoder:
     def _plain(self, record: Record, item: Any) -> Succeeded:
         """Encodes a returned value faster than `_output` does; only for a record's first run."""
         raw, partition, key = record.raw, record.partition, record.raw.key()
-        value = _json(item, 0) if type(item) is dict else serialise(item, 0)
+        value = serialise(item, 0)
         source = b"%b%d/%d" % (partition.prefix, record.offset, raw.timestamp()[1])
         size = partition.frame_size + len(value) + (len(key) if key else 0)
         if size > self._limits.max_bytes(self.topic):
@@ -86,22 +86,25 @@ class ResultEncoder:
         if self._replay:
             return lambda _nth, _raw, _returned: None
         most = self._limits.max_bytes(self.topic) - chunk.partition.frame_size
-        surely = most - chunk.memory_bytes  # whatever the key is
+        surely = most - chunk.memory_bytes  # whatever key and traces the record has
         values, chunk.results_topic = chunk.values, self.topic
         headers = chunk.columns.headers
 
         def add_plain(nth: int, raw: RawMessage, returned: Any) -> PlainValue | None:
             value: PlainValue | None
+            own = _traces(headers[nth]) if headers else []
             try:
-                if type(returned) is dict and not (headers and is_traced(headers[nth])):
-                    value = _json(returned, 0)
-                    size = len(value)
+                if type(returned) is dict:
+                    value = json = _json(returned, 0)
+                    size = len(json)
+                    if own:
+                        value = Addressed(json, raw.key(), own)
                 else:
-                    value = self._plain_value(raw, returned, headers[nth] if headers else None)
+                    value = self._plain_value(raw, returned, own)
                     size = _size(value)
             except Unpublishable:
                 return None
-            if value is None or (size > surely and size + len(raw.key() or b"") > most):
+            if value is None or (size > surely and _size(value) + len(raw.key() or b"") > most):
                 return None
             if len(values) < nth:  # those before it had no results
                 values.extend([None] * (nth - len(values)))
@@ -110,24 +113,20 @@ class ResultEncoder:
 
         return add_plain
 
-    def _plain_value(
-        self, raw: RawMessage, returned: Any, headers: HeaderList | None
-    ) -> PlainValue | None:
+    def _plain_value(self, raw: RawMessage, returned: Any, traces: HeaderList) -> PlainValue | None:
         """Encodes what is one result for the results topic; returns None for all else.
 
-        `headers` are those of the record. A tombstone counts as something else, since nothing tells
-        it from a record without results.
+        A tombstone counts as something else, since nothing tells it from a record without results.
         """
         if type(returned) is list:
             several = [item for item in returned if item is not None]
             if len(several) != 1:
                 return None
             [returned] = several
-        own = _traces(headers)
         if type(returned) is not Result:
             value = serialise(returned, 0)
-            return Addressed(value, raw.key(), own) if own else value
-        output = self._addressed(raw, returned, 0, own)
+            return Addressed(value, raw.key(), traces) if traces else value
+        output = self._addressed(raw, returned, 0, traces)
         if output.value is None or output.topic != self.topic:
             return None
         if not output.headers and output.key == raw.key():
@@ -213,6 +212,8 @@ def serialise(value: Any, index: int) -> bytes:
     results.
     """
     match value:
+        case dict():
+            return _json(value, index)
         case bytes():
             return bytes(value)  # a subclass may be unknown to another process
         case str():
