@@ -1,4 +1,8 @@
-"""The plain results of adjacent records, as columns: one for each record, or none."""
+"""The plain results of adjacent records, as columns: one for each record, or none.
+
+A result is plain if it is the only one of its record's first run, is for the results topic, and has
+a value.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple, cast
@@ -30,7 +34,7 @@ PlainValue = bytes | Addressed
 
 
 class PlainResults:
-    """The only results of several records of one partition, all for one topic.
+    """The plain results of several records of one partition.
 
     Each column has an entry for each record. The value of one without a result is None. `headers`
     are those beside the source header; None if no result has any. `record_keys` are the keys of the

@@ -379,8 +379,10 @@ def _until_it_waits(rig: Rig) -> None:
     eventually(waits, timeout_s=WAIT_S, every_s=0.0)
 
 
-def test_a_slow_record_in_a_chunk_holds_only_its_key(rigs: Rigs) -> None:
-    rig = rigs([[PLAIN] * RECORDS], in_flight=150)
+@pytest.mark.parametrize("value", [PLAIN, RESULT, ADDRESSED])
+def test_a_slow_record_in_a_chunk_holds_only_its_key(rigs: Rigs, value: bytes) -> None:
+    """Its result is as it would be if its chunk was not broken up meanwhile."""
+    rig = rigs([[value] * RECORDS], in_flight=150)
     rig.work.gate.clear()
     rig.work.waits_at = 0, 200
     held = [n for n in range(200, RECORDS) if n * n % KEYS == 200 * 200 % KEYS]
