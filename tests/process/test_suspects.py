@@ -113,7 +113,8 @@ def test_only_the_record_that_overran_is_suspected(service: Service):
     }
     assert "has a handler over workers.handler_timeout = 1s; dumping its stacks" in said
     assert "SIGTERM in 0.2 s, SIGABRT in 0.5 s, SIGKILL in 1 s" in said
-    assert said.index("in _told_to_drain") < said.index("Fatal Python error: Aborted")
+    stacks_at, aborted_at = said.index(" in run\n"), said.index("Fatal Python error: Aborted")
+    assert stacks_at < aborted_at
     assert "next start at once" in said
 
 
