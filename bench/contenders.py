@@ -167,7 +167,7 @@ def _loop(name: str, what: str) -> Contender:
 
 def _pool(name: str, what: str, probe: str, in_full: str = "") -> Contender:
     return Contender(
-        name, what, ("poll",), part=0.12, probe=probe, lacks=POOL_LACKS, in_full=in_full
+        name, what, ("poll",), part=0.2, probe=probe, lacks=POOL_LACKS, in_full=in_full
     )
 
 
@@ -190,7 +190,7 @@ NO_OP = (
         POOL_WAITS,
         "hand-written pool, tuned, another way",
     ),
-    _rival(QUIX, "quix", "Quix Streams", "no_op", 0.12, in_full="Quix Streams, no-op"),
+    _rival(QUIX, "quix", "Quix Streams", "no_op", 0.2, in_full="Quix Streams, no-op"),
     _rival(ARROYO, "arroyo", "arroyo, serial", "no_op", 0.1, in_full="arroyo, no-op, serial"),
     _rival(AIOKAFKA, "aiokafka", "aiokafka, tasks without order", "no_op", 0.15, concurrency=TASKS),
     _rival(FASTSTREAM, "faststream", "FastStream, a record a call", "no_op", 0.006),
@@ -201,7 +201,7 @@ NO_OP = (
         "parallel",
         "Parallel Consumer, by key",
         "no_op",
-        0.12,
+        0.2,
         in_full="Parallel Consumer, no-op, by key",
     ),
     _rival(
@@ -217,7 +217,7 @@ NO_OP = (
         "kworker, no-op, key order, commits",
         ("poll", *POOLS, *FRAMEWORKS),
         "no_op",
-        part=0.5,
+        part=ALL,
         probe=KWORKER,
     ),
     Contender(
@@ -226,7 +226,7 @@ NO_OP = (
         ("kworker",),
         "no_op",
         retries=5_000,
-        part=0.5,
+        part=ALL,
         probe=KWORKER,
         in_full="kworker, no-op, while 5,000 wait for a retry",
     ),
@@ -236,7 +236,7 @@ NO_OP = (
         ("kworker",),
         "no_op",
         ordering="partition",
-        part=0.5,
+        part=ALL,
         probe=KWORKER_PARTITIONS,
         in_full="kworker, no-op, in the order of partitions",
     ),
@@ -248,7 +248,7 @@ RESULTS = (
         "kworker, a result produced for each",
         ("poll", *POOLS),
         "result",
-        part=0.15,
+        part=0.45,
         probe=KWORKER,
     ),
     Contender(
@@ -257,7 +257,7 @@ RESULTS = (
         ("kworker-results",),
         "result",
         exactly_once=True,
-        part=0.15,
+        part=0.45,
         probe=KWORKER_ONCE,
         in_full="kworker, a result produced for each, exactly once",
     ),
@@ -292,7 +292,7 @@ RESULTS = (
         "kworker, JSON and a result",
         ("poll", *POOLS, "quix-decoded", "arroyo-decoded", "parallel-decoded"),
         "decoded",
-        part=0.13,
+        part=0.4,
         probe=KWORKER,
     ),
     _rival(
@@ -300,7 +300,7 @@ RESULTS = (
         "quix-exactly-once",
         "Quix, the same exactly once",
         "decoded",
-        0.08,
+        0.15,
         exactly_once=True,
         in_full="Quix, JSON and a result, exactly once",
     ),
@@ -320,7 +320,7 @@ RESULTS = (
         ("kworker-decoded", "quix-exactly-once", "parallel-exactly-once"),
         "decoded",
         exactly_once=True,
-        part=0.13,
+        part=0.4,
         probe=KWORKER_ONCE,
         in_full="kworker, JSON and a result, exactly once",
     ),
