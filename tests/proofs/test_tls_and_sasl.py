@@ -23,6 +23,7 @@ from kworker.preflight.findings import Finding
 from kworker.preflight.redis import check_redis
 from tests.e2e.conftest import Meanwhile
 from tests.support.kafka import New, Writer, create_topic, read_all
+from tests.support.kafka_rights import documented_rights
 from tests.support.orders_example import FOLDER, billing, imported
 from tests.support.secured import SecuredKafka, SecuredRedis, secured_redis
 from tests.support.service import ROOT, Service
@@ -35,13 +36,14 @@ Port = Callable[[], int]
 
 PASSWORD, KEYS = "canary-of-the-user", "canary-of-the-keys"
 ORDERS = 200
+TOOLS = [("transactions", "list"), ("lag",), ("dead", "list"), ("dead", "redrive")]
 
 
-def documented_rights(name: str) -> list[str]:
-    """Those in Redis that SECURITY.md lists for a service, here of this name."""
+def documented_rights_in_redis() -> list[str]:
+    """Those that SECURITY.md lists for the service `orders`."""
     text = (ROOT / "SECURITY.md").read_text()
     [line] = re.findall(r"^ACL SETUSER orders on >PASSWORD (.*)$", text, re.MULTILINE)
-    return line.replace("orders", name).split()
+    return line.split()
 
 
 # -- what fits --------------------------------------------------------------------------
@@ -69,9 +71,12 @@ def orders() -> Iterator[New]:
 def test_the_demos_service_runs_over_tls_and_sasl(
     tmp_path: Path, secured_kafka: SecuredKafka, free_port: Port
 ) -> None:
-    """All its clients: workers, delays, Redis, Spark, and the tools; some orders come again."""
-    login = secured_kafka.login(tmp_path, PASSWORD, keys=KEYS)
-    authority, rights = secured_kafka.authority, documented_rights("orders")
+    """All its clients: workers, delays, Redis, Spark, and the tools; some orders come again.
+
+    Kafka and Redis let it do what SECURITY.md lists, and nothing else.
+    """
+    login = secured_kafka.login(tmp_path, PASSWORD, keys=KEYS, rights=documented_rights())
+    authority, rights = secured_kafka.authority, documented_rights_in_redis()
     with (
         billing("--put-off-every", "100") as url,
         secured_redis(tmp_path / "redis", free_port(), authority, PASSWORD, rights) as redis,
@@ -101,12 +106,16 @@ def test_the_demos_service_runs_over_tls_and_sasl(
         invoices = str(service.folder / "data" / "invoices")
         eventually(lambda: DeltaTable.is_deltatable(invoices), timeout_s=SLOW_S)
         eventually(lambda: len(order_ids(invoices)) >= ORDERS, timeout_s=SLOW_S, every_s=0.5)
-        listed = service.command("transactions", "list")
-        assert listed.returncode == 0, listed.stderr
+        assert "Traceback" not in service.said()
+        writer.write("orders", [New("unreadable", b"{", b"nobody")])
+        service.until(lambda: service.counter("dead") == 1, "it is a dead letter")
+        for tool in TOOLS:
+            used = service.command(*tool)
+            assert used.returncode == 0, (tool, used.stdout, used.stderr)
+        service.until(lambda: service.counter("dead") == 2, "it ran again")
         service.ends_well()
         assert len(read_all(secured_kafka.bootstrap, "orders.results")) == ORDERS
         assert sorted(order_ids(invoices)) == list(range(1, ORDERS + 1))
-        assert "Traceback" not in service.said()
         assert PASSWORD not in service.said()
 
 

@@ -25,6 +25,7 @@ from kworker.sandbox.sandbox import CONTROLLERS_ABOVE
 from tests.support import shared
 from tests.support.certificates import Authority
 from tests.support.kafka import SEVERE
+from tests.support.kafka_rights import EVERYTHING, Right, grant
 from tests.support.redis import own_redis
 from tests.support.waiting import eventually
 
@@ -37,7 +38,8 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 class SecuredKafka:
     """One broker with two listeners: a plain one for bystanders, and the one that is secured.
 
-    The secured one asks for TLS, for a certificate of `authority`, and for a password by SCRAM.
+    The secured one asks for TLS, for a certificate of `authority`, and for a password by SCRAM, and
+    its users may do only what they have a right to.
     """
 
     bootstrap: str
@@ -53,13 +55,21 @@ class SecuredKafka:
         """Another authority, which the broker does not trust."""
         return Authority(self.folder, "stranger")
 
-    def login(self, folder: Path, password: str, *, keys: str = "for the key") -> dict[str, str]:
+    def login(
+        self,
+        folder: Path,
+        password: str,
+        *,
+        keys: str = "for the key",
+        rights: Sequence[Right] = EVERYTHING,
+    ) -> dict[str, str]:
         """The properties of a client with a user of its own, in librdkafka's names.
 
         Its certificate is in the folder; `keys` is the password of that, and of its key.
         """
         user = f"user-{uuid.uuid4().hex[:8]}"
         self.set_password(user, password)
+        grant(self.bootstrap, user, rights)
         return {
             "bootstrap.servers": self.secured,
             "security.protocol": "sasl_ssl",
@@ -121,6 +131,8 @@ def _broker_properties(port: int, authority: Authority) -> dict[str, str]:
         "ssl.truststore.location": str(authority.path),
     }
     return {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",  # whoever comes through the plain listener
         "listeners": f"{listeners},CONTROLLER://127.0.0.1:{port + CONTROLLERS_ABOVE}",
         "advertised.listeners": listeners,
         "listener.security.protocol.map": (
