@@ -13,66 +13,80 @@ has the sweep and the limit: "scale, keys: may cost 1.25 ×". Any other one has 
 in the page's table of targets. Targets with the same reason share a line.
 """
 
-READ_AT = "32584b7c"  # as in the report of `make bench`
+READ_AT = "bb4d0c57"  # as in the report of `make bench`
 
 Target = tuple[str, str] | str
 
+# The page before this one. Its host took 152 µs for the loop that this one took 325 µs for.
+_FASTER = "In the last run on a host of twice this one's speed, at commit `32584b7c`,"
 _NO_OP = (
-    "In the profile, which ran 548,000 records a second, a record costs 1.5 µs of Python: 1.2 in"
-    " the thread that polls (take, order, hand over, settle) and 0.3 in a handler thread, which"
-    " share the interpreter's lock. By their rates, Parallel Consumer, in Java on both CPUs, takes"
-    " 14 µs; from round to round, kworker was 7.0 to 10.0 times as fast. Compiled code alone would"
-    " not do: `mypyc` over the hot modules made it less than 1.3 times as fast, and Cython over 20"
-    " of them 1.03 times. It would take less work for each record, such as no object of kworker's"
-    " own for those that end well."
+    "In the profile, which ran 383,000 records a second, a record costs 2.2 µs of Python: 1.8 in"
+    " the thread that polls, of which 1.3 are to take it from Kafka's client and to read its"
+    " fields, and 0.4 in a handler thread, which share the interpreter's lock. By their rates,"
+    " Parallel Consumer, in Java on both CPUs, takes 17 µs; from round to round, kworker was 5.5 to"
+    " 8.6 times as fast. Two hours earlier on the same host, with fewer records in these rows, of"
+    " which Parallel Consumer's start is a larger part, it was 9.2 to 11.8 times. Compiled code"
+    " would not do: `mypyc` over the hot modules made it less than 1.3 times as fast, and Cython"
+    " over 20 of them 1.03 times. It would take a client that hands over columns instead of an"
+    " object for each record."
 )
 _RESULT = (
-    "In the profile, such a record costs 7.8 µs of Python: 4.8 in the thread that polls, of which"
-    " 2.2 are to produce the result and to hear that it is there, and 3.0 in a handler thread,"
-    " where a no-op has 0.3. Exactly once, and without decoding, it is 5.1 and 2.2. So the"
-    " interpreter's lock is taken nearly all the time, while the broker needs the other CPU. By"
-    " their rates, the loop that only calls `poll()` takes 1.0 µs, and Quix exactly once 21. It"
-    " would take results that are produced by compiled code: `produce_batch` of Kafka's client for"
-    " Python takes no headers, which name the source of each."
+    "In the profile, such a record costs 12.5 µs of Python: 8.8 in the thread that polls, of which"
+    " 4.1 are to produce the result and to hear that it is there, and 3.7 in a handler thread,"
+    " where a no-op has 0.4. Exactly once, and without decoding, it is 6.5 and 2.0. So the"
+    " interpreter's lock is taken nine tenths of the time. By their rates, the loop that only calls"
+    " `poll()` takes 1.6 µs, and Quix exactly once 31. All stages between the client and the"
+    " handler take 3.4 of the 12.5. It would take results that are produced by compiled code:"
+    " `produce_batch` of Kafka's client for Python takes no headers, which name the source of each;"
+    " and a client whose reports do not take the lock for each record."
 )
-_ONCE = (
-    "In the profile, exactly once, the thread that polls waits for 3.3 µs of 8.3 a record, and the"
-    " handler thread runs for 2.4 of these: in the rest, neither runs, as the present transaction"
-    " has to end before the next one takes results, and the thread that polls waits for 2 of each"
-    " 4 ms while its last results are sent. From round to round, it was 0.63 to 0.88 × without"
-    " decoding, and 0.78 to 0.91 × with it. With that wait in another thread, it was 0.9 × as fast"
-    " in an earlier trial. Without delivery reports for what is sent, too, it was 1.0 × (the median"
-    " of nine rounds in turns, on another host). It would take a second transactional producer,"
-    " which takes results meanwhile."
+_THREADS = (
+    "In the profile, by 256 threads, such a record costs 34 µs of CPU time: 23 in its handler"
+    " thread, the sleep and the changes of thread included, and 12 in the thread that polls. At the"
+    " rate of bare threads, 256 have 40 µs a record, and one interpreter's lock, which is asked for"
+    f" while another thread has it. {_FASTER} it was 0.99 × with 64 threads and 0.98 × with 256. It"
+    " would take such CPUs, or fewer changes of thread: a coroutine needs none."
+)
+_LOOP = (
+    "In the profile, by 1,000 tasks, such a record costs 21 µs of Python: 14 on the event loop, the"
+    " handler's own `sleep` included, and 7 in the thread that polls. The profile ran 45,000"
+    " records a second, so this is 97 % of the time, and the lock is all but always taken. By their"
+    " rates, a bare task takes 11 µs where 1,000 sleep, which is what their 10 ms allow, and 10"
+    f" where 4,000 do; one of Parallel Consumer takes 39. {_FASTER} it was 0.92 × the bare loop and"
+    " 2.68 × Parallel Consumer with 1,000 tasks, and 0.40 × with 4,000. It would take such CPUs."
 )
 _TASKS = (
-    "Such a record costs 9.9 µs of Python, by 1,000 tasks: 6.4 on the event loop, the handler's"
-    " own `sleep` included, and 3.5 in the thread that polls. By their rates, a bare task takes"
-    " 11 µs where 1,000 sleep, and 5.5 where 4,000 do, and one of 4,000 of kworker's 14. The bare"
-    " ones are that fast since they wake in the order in which they went to sleep: with sleeps of"
-    " 9 to 11 ms, 4,000 of them ended 0.75 × as many (four rounds in turns, on another host)."
-    " With kworker, a sampling profiler found the interpreter's lock taken for 89 % of the time."
-    " In a quarter of some counts, more than 750 tasks had no record whose key was free: of 8,000"
-    " records in flight, about half wait for an earlier one of their key. Where each key comes"
-    " once, 4,000 tasks do 100,000 records a second instead of 74,000. kworker has uvloop's loop."
-    " It would take fewer tasks at a time than are allowed."
+    "What a record costs by 1,000 tasks is said above: with more of them, the lock cannot be taken"
+    " for more of the time. The bare ones wake in the order in which they went to sleep: with"
+    " sleeps of 9 to 11 ms, 4,000 of them ended 0.75 × as many (four rounds in turns, on another"
+    " host). Of 8,000 records in flight, about half wait for an earlier one of their key: where"
+    " each key comes once, 4,000 tasks do 56,000 records a second instead of 51,000. kworker has"
+    " uvloop's loop. It would take faster CPUs, and fewer tasks at a time than are allowed."
 )
 
 REASONS: dict[Target, str] = {
     ("kworker", "parallel"): _NO_OP,
     ("kworker-decoded", "poll"): _RESULT,
     ("kworker-decoded-exactly-once", "quix-exactly-once"): _RESULT,
-    ("kworker-exactly-once", "kworker-results"): _ONCE,
-    ("kworker-decoded-exactly-once", "kworker-decoded"): _ONCE,
+    ("kworker-wait", "threads"): _THREADS,
+    ("kworker-wait-256", "threads-256"): _THREADS,
+    ("kworker-tasks-1000", "tasks-1000"): _LOOP,
+    ("kworker-tasks-1000", "parallel-wait-1000"): _LOOP,
     ("kworker-tasks-4000", "tasks-4000"): _TASKS,
     ("kworker-slow", "kworker-even"): (
         "`make profile` does not run these handlers. An event loop is fastest if its tasks wake in"
-        " the order in which they went to sleep, and slow ones disturb that order. In five rounds"
-        " of 500,000 records, on another host, kworker ended 0.83 × as many others a second beside"
-        " slow ones, and bare tasks of asyncio, which only sleep, 0.85 ×. A round of this row had"
-        " 120,000 records, which take little more than a second, and showed less of that: the"
-        " others took 0.98 to 1.18 times as long. It would take an event loop that does not mind"
-        " the order."
+        " the order in which they went to sleep, and slow ones disturb that order. Bare tasks of"
+        " asyncio, which only sleep, were measured beside it: from round to round, 4,000 of them"
+        " ended 0.59 to 1.34 × as many others a second beside slow ones, and kworker 0.78 to"
+        " 1.08 ×. In five rounds on another host it was 0.85 and 0.83 × (medians). It would take"
+        " an event loop that does not mind the order."
+    ),
+    ("kworker-claims", "set-nx"): (
+        "Such a record costs 24 µs by its rate, of which 2 are those of a no-op. The others are to"
+        " read the key from the JSON, to ask Redis for many at a time, and to keep what it says;"
+        " Redis has a share of the same two CPUs. From round to round, it was 3.9 to 5.6 ×."
+        f" {_FASTER} it was 10.35 ×: kworker claimed 61,700 records a second there and 41,000 here,"
+        " and the loop, which mostly waits for answers, 6,150 and 8,090. It would take such CPUs."
     ),
     "into a table, beside a Python UDF: JSON decoded": (
         "On another host of two CPUs, where the UDF took 26 s for a million rows, and kworker 29,"
@@ -81,5 +95,16 @@ REASONS: dict[Target, str] = {
         " CPUs, which is 9 for Spark. The UDF saves a second trip through Kafka: kworker writes"
         " each result to a topic, which Spark reads. It would take more CPUs, or results that do"
         " not go through Kafka, whose transactions make them exactly once."
+    ),
+    "scale, records: may take 1.25 ×": (
+        "100,000 records take 0.3 s, in which a worker has not yet what it has later: the queue of"
+        " Kafka's client, and garbage. 10,000,000 take as much as 1,000,000 do: 122 and 121 MB. It"
+        " would take a first point that lasts for seconds."
+    ),
+    "scale, partitions: may cost 1.25 ×": (
+        "The points are measured one after the other, for 2 to 3 s each, on CPUs that are half as"
+        " fast for seconds at a time. That of 64 partitions costs less than that of 8. On a host"
+        " of twice the speed, at commit `32584b7c`, 256 cost 1.14 times as much as one. It would"
+        " take points that last longer, or are measured in turns."
     ),
 }

@@ -14,9 +14,9 @@ class Measured(NamedTuple):
 
 # From the benchmark: `bench.document` writes these rates and MACHINE together with the table in
 # README, section Speed; a test compares them. Figures that nobody has measured do not belong here.
-RESULTS = Measured(151_000, "one result for each record")
-EXACTLY_ONCE = Measured(115_000, "one result for each record, exactly once")
-IDEMPOTENT = Measured(61_700, "a handler that does nothing, idempotent")
+RESULTS = Measured(105_000, "one result for each record")
+EXACTLY_ONCE = Measured(105_000, "one result for each record, exactly once")
+IDEMPOTENT = Measured(41_000, "a handler that does nothing, idempotent")
 THREADS = 64
 """The most threads that are planned for in one process; README has the rate of as many."""
 MACHINE = "2 cores, which the broker shares, with records of 200 bytes"
