@@ -22,21 +22,19 @@ from tests.support.waiting import eventually
 Right = tuple[ResourceType, str, ResourcePatternType, AclOperation]
 """A kind of resource, its name or the beginning of that, and what may be done with it."""
 
-_CLUSTER = "kafka-cluster"
 EVERYTHING: list[Right] = [
     (kind, name, ResourcePatternType.LITERAL, AclOperation.ALL)
     for kind, name in [
         (ResourceType.TOPIC, "*"),
         (ResourceType.GROUP, "*"),
         (ResourceType.TRANSACTIONAL_ID, "*"),
-        (ResourceType.BROKER, _CLUSTER),
+        (ResourceType.BROKER, "kafka-cluster"),
     ]
 ]
 _KINDS = {
     "topic": ResourceType.TOPIC,
     "group": ResourceType.GROUP,
     "transactional_id": ResourceType.TRANSACTIONAL_ID,
-    "cluster": ResourceType.BROKER,
 }
 
 
@@ -51,7 +49,6 @@ def _rights(arguments: Sequence[str]) -> Iterator[Right]:
     parser = argparse.ArgumentParser()
     for named in ("--topic", "--group", "--transactional-id"):
         parser.add_argument(named)
-    parser.add_argument("--cluster", action="store_const", const=_CLUSTER)
     parser.add_argument("--resource-pattern-type", default="literal")
     parser.add_argument("--operation", action="append", required=True)
     given = vars(parser.parse_args(arguments))
