@@ -221,15 +221,17 @@ class Ledger:
             if first == offsets:
                 return
             opened.extendleft(reversed(first))
-        for offset in offsets:
-            if not opened:
-                return
-            if opened[0] == offset:
-                opened.popleft()
-                while settled and opened[0] in settled:
-                    settled.remove(opened.popleft())
-            elif offset > opened[0] and (offset >= known_to or offset in self._known):
-                settled.add(offset)
+        if not opened:
+            return
+        if min(offsets, default=known_to) >= max(opened[0], known_to):
+            settled.update(offsets)  # the usual case, and twice as fast
+        else:
+            begin, known = opened[0], self._known
+            settled.update(
+                [each for each in offsets if each >= begin and (each >= known_to or each in known)]
+            )
+        while settled and opened[0] in settled:
+            settled.remove(opened.popleft())
         # Only when as much is gained as it costs, so that the cost per record is constant.
         if len(settled) >= _FORGET_LEAST and 2 * len(settled) >= len(opened):
             self._forget()

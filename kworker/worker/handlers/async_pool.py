@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import ClassVar, NoReturn
 
 from kworker.core.batch import NOT_ATTEMPTED
-from kworker.core.outcome import Failed, Outcome
+from kworker.core.outcome import NO_RESULTS, Failed, Outcome
 from kworker.core.record import Partition, Record
 from kworker.instance.hand import Hand
 from kworker.log.running import TASK
@@ -49,7 +49,6 @@ class AsyncPool:
         self._begun_last = -1  # the index of the hand with which the last record began
         self.completed = CompletionQueue()
         self._handed = 0  # by the poll thread
-        self._finished = 0  # by the loop's thread
         self._pace = Pace()
         self._times = self.completed.new_times()
         self._add_run, self._add_wait = self._times.runs.add_later, self._times.waits.add_later
@@ -72,7 +71,7 @@ class AsyncPool:
     @property
     def has_work(self) -> bool:
         """True if a record that was handed to the pool has not ended."""
-        return self._handed > self._finished
+        return self._handed > self.completed.added
 
     def slack_s(self) -> float:
         """Returns the seconds that the poll loop may sleep before it collects this pool's outcomes.
@@ -82,7 +81,7 @@ class AsyncPool:
         """
         if self._in_hand() < len(self._hands):
             return 0.0
-        slack_s = _SLACK * len(self._waiting) * self._pace.seconds_each(self._finished)
+        slack_s = _SLACK * len(self._waiting) * self._pace.seconds_each(self.completed.added)
         return 0.0 if slack_s < SLACK_LEAST_S else min(slack_s, SLACK_MOST_S)
 
     def hand(self, run: deque[Record]) -> None:
@@ -125,7 +124,7 @@ class AsyncPool:
         self._loop.call_anyway(self._end_rests)
 
     def _in_hand(self) -> int:
-        return self._handed - self._finished
+        return self._handed - self.completed.added
 
     def _begin(self) -> None:
         """Wakes resting tasks for waiting records, and starts new ones if these are too few."""
@@ -161,37 +160,34 @@ class AsyncPool:
         traces.begin()
         hand, (begin, end) = self._hands[index], self._steps
         words, since_at, place_at = hand.words, hand.since_at, hand.place_at
-        resting, new_rest = self._resting, asyncio.get_running_loop().create_future
+        left, has_ended, clock_ns = traces.left, self._has_ended, time.monotonic_ns
         try:
             while not loop.stopped:
+                # If no other has begun meanwhile, this one may have awaited nothing yet.
                 if not waiting or self._begun_last == index:
-                    # If no other has begun meanwhile, this one may have awaited nothing yet.
-                    self._begun_last = -1
-                    hand.clear()
-                    TASK.set(None)  # which keeps a record
-                    if waiting:
-                        await asyncio.sleep(0)
-                    else:
-                        resting.append(rest := new_rest())
-                        await rest
+                    await self._rest(hand)
                     continue
                 try:
                     record = waiting.popleft()
                 except IndexError:  # withdrawn
                     continue
-                self._begun_last, now_ns = index, time.monotonic_ns()
+                self._begun_last, now_ns = index, clock_ns()
                 try:
-                    words[since_at] = now_ns
-                    words[place_at] = place_of(record)
+                    words[since_at], words[place_at] = now_ns, place_of(record)
                     # Its partition may have been revoked meanwhile: another worker runs it then.
-                    owned = record.partition.open
-                    outcome = end(record, await begin(record, now_ns)) if owned else NOT_ATTEMPTED
+                    if not record.partition.open:
+                        outcome: Outcome = NOT_ATTEMPTED
+                    elif (returned := await begin(record, now_ns)) is None:
+                        outcome = NO_RESULTS
+                    else:
+                        outcome = end(record, returned)
+                        del returned
                 except BaseException as error:  # noqa: BLE001 - whatever a handler raises is the outcome
                     outcome = Failed(error)
-                failed = self._has_ended(record, outcome, now_ns, time.monotonic_ns())
+                failed = has_ended(record, outcome, now_ns, clock_ns())
                 # A rest may be long; and the traceback of a failure refers to this frame.
                 del record, outcome
-                if failed or traces.left():
+                if failed or left():
                     break
         finally:
             hand.clear()
@@ -199,16 +195,30 @@ class AsyncPool:
             loop.release(task)
             traces.call_as_at_first(self._begin)  # without what a handler has left
 
+    def _rest(self, hand: Hand) -> Awaitable[None]:
+        """Returns what a task shall await before its next record.
+
+        It lets other tasks have their turn; if no record waits, it ends once one may.
+        """
+        self._begun_last = -1
+        hand.clear()
+        TASK.set(None)  # which keeps a record
+        if self._waiting:
+            return asyncio.sleep(0)
+        self._resting.append(rest := asyncio.get_running_loop().create_future())
+        return rest
+
     def _has_ended(self, record: Record, outcome: Outcome, began_ns: int, now_ns: int) -> bool:
         """Hands back a record; returns True if its run failed."""
+        record.outcome = outcome
         if outcome is not NOT_ATTEMPTED:
             self._add_run(now_ns - began_ns)
             if record.is_first_run:
                 self._add_wait(began_ns - record.taken_ns)
-        record.outcome = outcome
-        self._finished += 1
-        self.completed.add(record)
-        self.completed.wake()
+        completed = self.completed
+        completed.add(record)
+        if completed.needs_wake():
+            completed.wake()
         return type(outcome) is Failed
 
 
