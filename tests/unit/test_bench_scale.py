@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,11 +78,11 @@ def test_a_worker_may_not_take_more_memory_with_more_records() -> None:
 @pytest.mark.parametrize(
     ("sizes", "megabytes", "kept"),
     [
-        ((100_000, 1_000_000, 10_000_000), (80, 120, 100), [True]),
-        ((100_000, 1_000_000, 10_000_000), (80, 90, 101), [False]),
-        ((50_000, 100_000, 1_000_000), (40, 80, 100), [True]),  # the first fills no buffer
+        ((1_000_000, 3_000_000, 10_000_000), (80, 120, 100), [True]),
+        ((1_000_000, 3_000_000, 10_000_000), (80, 90, 101), [False]),
+        ((100_000, 1_000_000, 3_000_000), (40, 80, 100), [True]),  # the first fills no buffer
         ((5_000, 50_000), (40, 80), []),  # as in a short run
-        ((100_000, 1_000_000), (0, 80), []),  # no sample was taken
+        ((1_000_000, 3_000_000), (0, 80), []),  # no sample was taken
     ],
 )
 def test_memory_at_the_largest_point_is_near_the_smallest(
@@ -166,16 +167,35 @@ def test_each_point_that_would_take_too_long_is_noted(
     monkeypatch.setattr(
         ScaleBenchmark,
         "_measure",
-        lambda _, _sweep, size: point(size, costs_us[size], records=size)._asdict(),
+        lambda _, _sweep, size, _nth: point(size, costs_us[size], records=size)._asdict(),
     )
     sizes = {"dead": [1_000, 10_000, 100_000, 1_000_000]}
-    benchmark = ScaleBenchmark(Place("", "", tmp_path), sizes, 1, 1, 1)
-    points = list(benchmark.points("dead", Progress(None, {})))
+    benchmark = ScaleBenchmark(Place("", "", tmp_path), sizes, 1, 1, 2)
+    points = benchmark.points("dead", Progress(None, {}))
     assert [each.size for each in points] == [1_000, 10_000]
     assert benchmark.left_out == [
         "dead 100,000: at the cost of the point before it would take 200 s, over 120 s",
         "dead 1,000,000: at the cost of the point before it would take 2,000 s, over 120 s",
     ]
+
+
+def test_the_points_of_a_sweep_are_tried_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the tries of a point have lasted long enough, or were as many as they may be."""
+    tried: list[tuple[int, int]] = []
+
+    def measure(_: object, _sweep: str, size: int, nth: int) -> dict[str, Any]:
+        tried.append((size, nth))
+        return point(size, nth + 1.0, records=size)._asdict()
+
+    monkeypatch.setattr(ScaleBenchmark, "_measure", measure)
+    sizes = {"keys": [1_000, 4_000_000, 9_000_000]}
+    benchmark = ScaleBenchmark(Place("", "", tmp_path), sizes, 1, 1, 3)
+    points = benchmark.points("keys", Progress(None, {}))
+    first = [(1_000, 0), (4_000_000, 0), (9_000_000, 0)]
+    assert tried == [*first, (1_000, 1), (4_000_000, 1), (9_000_000, 1), (1_000, 2)]
+    assert [each.cost_us for each in points] == pytest.approx([2.0, 1.0, 1.0])
 
 
 def test_a_written_retry_leaves_its_delay_topic_when_it_is_due() -> None:
