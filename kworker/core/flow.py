@@ -218,8 +218,8 @@ class Flow:
         waiting = self._look_at_starving(starving, now)
         spare = not starving and self._low()
         kept = {p for p in rest if p in self.paused and self._stays_paused(p, share, spare)}
-        new = {p for p in rest if p not in self.paused and self._must_pause(p, share, waiting, now)}
-        return ordered | kept | new
+        running = [p for p in rest if p not in self.paused]
+        return ordered | kept | self._greedy(running, share, now, waiting=waiting)
 
     def _look_at_starving(self, starving: Iterable[Partition], now: float) -> bool:
         """Notes since when partitions starve; returns True if one has starved for too long.
@@ -241,30 +241,42 @@ class Flow:
         With `spare`, the worker is well below its limits and no partition starves: then this
         partition may use all of the limits.
         """
-        self._over_since.pop(partition, None)
         return self._over(partition, 1.0 if spare else share * self._policy.low)
 
-    def _must_pause(self, partition: Partition, share: float, waiting: bool, now: float) -> bool:
-        """Returns True if `partition` must be paused so that another partition gets records, too.
+    def _greedy(
+        self, running: Iterable[Partition], share: float, now: float, *, waiting: bool
+    ) -> set[Partition]:
+        """Returns those to pause of the `running` partitions, so that others get records, too.
 
-        It must be paused once it has had at least `share` of the worker's limits for `starving_s`
-        seconds, if `waiting` is True: another partition has starved for too long.
+        They have had at least `share` of the worker's limits for `starving_s` seconds, and
+        `waiting` is True: another partition has starved for too long.
         """
-        if not self._over(partition, share):
-            self._over_since.pop(partition, None)
-            return False
-        since = self._over_since.setdefault(partition, now)
-        if not waiting or now - since < self._policy.starving_s:
-            return False
-        del self._over_since[partition]
-        return True
+        records, size = self._credit(share)
+        # Inlined for hundreds of partitions: `_over`.
+        over = [
+            p
+            for p in running
+            if p.in_flight >= records or p.in_flight_bytes >= size or p.map_full_from is not None
+        ]
+        self._over_since = {p: self._over_since.get(p, now) for p in over}
+        if not waiting:
+            return set()
+        greedy = {p for p in over if now - self._over_since[p] >= self._policy.starving_s}
+        for partition in greedy:
+            del self._over_since[partition]
+        return greedy
 
     def _over(self, partition: Partition, credit: float) -> bool:
+        records, size = self._credit(credit)
         return (
-            partition.in_flight >= max(1.0, self._policy.records_max * credit)
-            or partition.in_flight_bytes >= self._policy.bytes_max * credit
+            partition.in_flight >= records
+            or partition.in_flight_bytes >= size
             or partition.map_full_from is not None
         )
+
+    def _credit(self, share: float) -> tuple[float, float]:
+        """Returns the records and the bytes in flight of a share of the worker's limits."""
+        return max(1.0, self._policy.records_max * share), self._policy.bytes_max * share
 
     def _look_at_crowded(self, partitions: Iterable[Partition], now: float) -> None:
         for partition in partitions:
