@@ -89,7 +89,7 @@ WORKER_BYTES_MAX, CAPPED = 150 * M, ("records", "waiting")  # the limit, and the
 # Peaks are sampled, and the allocator's arenas come and go. But if a worker kept 10 bytes of each
 # of ten million records, it would take 100 MB more.
 MEMORY_MAX = 1.25
-MEMORY_FROM = M  # records of a point: fewer do not fill a worker's buffers
+MEMORY_FROM = M // 10  # records of a point: fewer do not fill a worker's buffers
 DEAD_S_MAX = 120.0  # a point of dead letters that would take longer is left out
 TRIES, LASTING_S = 5, 10.0  # a point is measured so often, until its tries have lasted so long
 SAMPLE_S, LOOK_S = 0.2, 0.05
@@ -150,9 +150,9 @@ class ScaleBenchmark:
         for nth in range(self._tries):
             expected_us = 0.0
             for size in self._sizes[sweep] if nth == 0 else list(tries):
-                if sweep == "dead" and (expected_s := expected_us * size / 1e6) > DEAD_S_MAX:
-                    if nth == 0:
-                        self.left_out.append(without(sweep, size, expected_s))
+                expected_s = expected_us * size / 1e6
+                if sweep == "dead" and nth == 0 and expected_s > DEAD_S_MAX:
+                    self.left_out.append(without(sweep, size, expected_s))
                     continue
                 own = tries.setdefault(size, [])
                 if sum(each.seconds for each in fair(own)) < LASTING_S:

@@ -217,9 +217,12 @@ class Flow:
         starving = [p for p in rest if p.starving]
         waiting = self._look_at_starving(starving, now)
         spare = not starving and self._low()
-        kept = {p for p in rest if p in self.paused and self._stays_paused(p, share, spare)}
+        # A paused one waits until it is well below its share and its offset map has room again; if
+        # nobody else has use for the limits, it may have all of them.
+        credit = 1.0 if spare else share * self._policy.low
+        kept = self._over([p for p in rest if p in self.paused], credit)
         running = [p for p in rest if p not in self.paused]
-        return ordered | kept | self._greedy(running, share, now, waiting=waiting)
+        return ordered | {*kept} | self._greedy(running, share, now, waiting=waiting)
 
     def _look_at_starving(self, starving: Iterable[Partition], now: float) -> bool:
         """Notes since when partitions starve; returns True if one has starved for too long.
@@ -235,14 +238,6 @@ class Flow:
             for since, taken in self._starving_since.values()
         )
 
-    def _stays_paused(self, partition: Partition, share: float, spare: bool) -> bool:
-        """Returns True until a paused partition is well below `share` and its offset map has room.
-
-        With `spare`, the worker is well below its limits and no partition starves: then this
-        partition may use all of the limits.
-        """
-        return self._over(partition, 1.0 if spare else share * self._policy.low)
-
     def _greedy(
         self, running: Iterable[Partition], share: float, now: float, *, waiting: bool
     ) -> set[Partition]:
@@ -251,13 +246,7 @@ class Flow:
         They have had at least `share` of the worker's limits for `starving_s` seconds, and
         `waiting` is True: another partition has starved for too long.
         """
-        records, size = self._credit(share)
-        # Inlined for hundreds of partitions: `_over`.
-        over = [
-            p
-            for p in running
-            if p.in_flight >= records or p.in_flight_bytes >= size or p.map_full_from is not None
-        ]
+        over = self._over(running, share)
         self._over_since = {p: self._over_since.get(p, now) for p in over}
         if not waiting:
             return set()
@@ -266,17 +255,18 @@ class Flow:
             del self._over_since[partition]
         return greedy
 
-    def _over(self, partition: Partition, credit: float) -> bool:
-        records, size = self._credit(credit)
-        return (
-            partition.in_flight >= records
-            or partition.in_flight_bytes >= size
-            or partition.map_full_from is not None
-        )
+    def _over(self, partitions: Iterable[Partition], share: float) -> list[Partition]:
+        """Returns those that have a share of the worker's limits, or no room in their map.
 
-    def _credit(self, share: float) -> tuple[float, float]:
-        """Returns the records and the bytes in flight of a share of the worker's limits."""
-        return max(1.0, self._policy.records_max * share), self._policy.bytes_max * share
+        All at once, since a worker may have hundreds.
+        """
+        records = max(1.0, self._policy.records_max * share)
+        size = self._policy.bytes_max * share
+        return [
+            p
+            for p in partitions
+            if p.in_flight >= records or p.in_flight_bytes >= size or p.map_full_from is not None
+        ]
 
     def _look_at_crowded(self, partitions: Iterable[Partition], now: float) -> None:
         for partition in partitions:

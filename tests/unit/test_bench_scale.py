@@ -78,11 +78,11 @@ def test_a_worker_may_not_take_more_memory_with_more_records() -> None:
 @pytest.mark.parametrize(
     ("sizes", "megabytes", "kept"),
     [
-        ((1_000_000, 3_000_000, 10_000_000), (80, 120, 100), [True]),
-        ((1_000_000, 3_000_000, 10_000_000), (80, 90, 101), [False]),
-        ((100_000, 1_000_000, 3_000_000), (40, 80, 100), [True]),  # the first fills no buffer
+        ((100_000, 1_000_000, 10_000_000), (80, 120, 100), [True]),
+        ((100_000, 1_000_000, 10_000_000), (80, 90, 101), [False]),
+        ((50_000, 100_000, 1_000_000), (40, 80, 100), [True]),  # the first fills no buffer
         ((5_000, 50_000), (40, 80), []),  # as in a short run
-        ((1_000_000, 3_000_000), (0, 80), []),  # no sample was taken
+        ((100_000, 1_000_000), (0, 80), []),  # no sample was taken
     ],
 )
 def test_memory_at_the_largest_point_is_near_the_smallest(
